@@ -1,0 +1,68 @@
+# prebr: `make` builds the trainers, `make test` runs the tests, `make demo` shows the whole thing, `make bench` measures it.
+#
+#   make                     ./train_vit, data/pack_images
+#   make test                build/test/*, then ctest (real data is looked for in $PREBR_TEST_DATA)
+#   make demo                scripts/demo.sh: Fashion-MNIST, four presets, about two minutes
+#   make bench               the speed table, beside PyTorch where it is installed
+#   make SANITIZE=1 test     the same under address and undefined sanitizers
+#   make clean
+
+CC = gcc
+CXX = g++
+BACKEND = cpu
+BUILD = build
+
+WARN = -Wall -Wextra -Wno-unused-parameter
+FLAGS = -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -g $(WARN) -MMD -MP
+LIBS = -ldnnl -lcjson -lz -lm -lpthread -fopenmp
+ifdef SANITIZE
+BUILD = build/sanitize
+FLAGS += -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
+LIBS += -fsanitize=address,undefined
+endif
+
+KERNELS = $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c))
+DATA = $(patsubst %.c,$(BUILD)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
+TESTS = $(patsubst test/%.c,$(BUILD)/test/%,$(wildcard test/test_*.c))
+TRAINERS = $(patsubst %.cu,%,$(wildcard train_*.cu))
+TOOLS = $(patsubst %.c,%,$(wildcard data/pack_images.c))
+ifdef SANITIZE
+TRAINERS := $(TRAINERS:%=$(BUILD)/%)
+TOOLS := $(TOOLS:%=$(BUILD)/%)
+endif
+
+all: $(TRAINERS) $(TOOLS)
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 $(FLAGS) -c $< -o $@
+
+# A trainer is one .cu file in the common subset of C and C++; here the host compiler takes it.
+$(BUILD)/train_%.o: train_%.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ -std=gnu++17 $(FLAGS) -Wno-missing-field-initializers -c $< -o $@
+
+train_% $(BUILD)/train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA)
+	$(CXX) $^ $(LIBS) -o $@
+
+data/% $(BUILD)/data/%: $(BUILD)/data/%.o $(DATA)
+	$(CXX) $^ $(LIBS) -o $@
+
+$(BUILD)/test/%: $(BUILD)/test/%.o $(KERNELS) $(DATA)
+	$(CXX) $^ $(LIBS) -o $@
+
+$(BUILD)/test/%.o: test/%.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 $(FLAGS) -I. -c $< -o $@
+
+tests: $(TESTS)
+
+test: all tests
+	BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --output-on-failure
+
+clean:
+	rm -rf build train_vit train_bert data/pack_images test/Testing
+
+.PHONY: all test tests clean demo bench
+.SECONDARY:
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

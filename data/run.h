@@ -1,0 +1,60 @@
+// A run seen from outside: its directory, its log, its progress line, and files that are never half written.
+//
+//   log.csv       one line a step: step,epoch,loss,lr,grad_norm,accuracy,ms,samples_per_s,kept_bytes,peak_bytes
+//                 (accuracy is empty but on steps after which the test split was evaluated)
+//   options.txt   every option with its value
+//   model/        Hugging Face directory, the last state;  model-best/ the best by test accuracy
+//   state/        what --resume needs
+#ifndef PREBR_RUN_H
+#define PREBR_RUN_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include "trouble.h"
+
+C_BEGIN
+
+typedef struct {
+    int64_t step;           // 1 for the first
+    double epoch;           // epochs done after this step, e.g. 0.25
+    double loss, lr, grad_norm;
+    double accuracy;        // of the test split, or NAN
+    double ms, samples_per_s;
+    size_t kept_bytes, peak_bytes;
+} LogLine;
+
+typedef struct Log Log;
+
+// Opens DIR/log.csv. step = 0: a new log (an existing one is trouble unless overwrite). step > 0: keeps the lines up to that step
+// and goes on after them. dir NULL: no file, only the console. total = number of steps, for the ETA.
+// every: in a pipe one console line every so many steps.
+Log* log_open(const char* dir, int64_t step, int64_t total, int every, int overwrite);
+// Writes one line to the file (flushed, numbers in %.9g) and one to the console: a progress line that redraws itself on a terminal
+// (loss, accuracy, samples/s, memory, ETA), else every N steps.
+void log_step(Log* l, const LogLine* line);
+// A message line on the console that does not disturb the progress line.
+void log_message(Log* l, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void log_close(Log* l);
+
+// Files under a temporary name until file_finish (fsync, rename, fsync of the directory). A full disk or a missing permission is trouble.
+FILE* file_create(const char* path);
+void file_finish(FILE* f, const char* path);
+// mkdir -p or trouble.
+void directory_make(const char* path);
+// Swaps a completely written directory `from` into place as `to` (the old one, if any, is removed last): a crash leaves the old or the
+// new one under the name, never a mixture or a half.
+void directory_replace(const char* from, const char* to);
+// Finishes or undoes a directory_replace that a crash interrupted; called before reading `to`.
+void directory_recover(const char* to);
+
+// SIGINT and SIGTERM are noted; 0, or the signal that arrived. A second one ends the program at once.
+void signals_watch(void);
+int signal_seen(void);
+
+// Bytes this process holds at most so far (VmHWM), and a size for people: "1.37 GiB".
+size_t process_peak_bytes(void);
+const char* human_bytes(size_t bytes, char buffer[32]);
+
+C_END
+
+#endif

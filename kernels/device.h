@@ -1,0 +1,62 @@
+// The machine that computes: its memory, its clock, its number formats.
+//
+// Every pointer an op takes is device memory unless its comment says "host". On the CPU backend both are the same
+// memory. The trainers allocate exactly once (the arena), so these calls stand outside every loop.
+#ifndef PREBR_DEVICE_H
+#define PREBR_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef C_BEGIN
+#ifdef __cplusplus
+#define C_BEGIN extern "C" {
+#define C_END }
+#else
+#define C_BEGIN
+#define C_END
+#endif
+#endif
+
+// Element type of activations and of the weights a GEMM reads. Statistics, gradients of parameters, master weights and
+// moments are always float.
+typedef float floatx;
+
+C_BEGIN
+
+// "cpu, 2 threads, oneDNN 2.6.3" or the like; for the first line of a run.
+const char* device_name(void);
+
+// n >= 1 sets the number of compute threads, 0 leaves the machine's own number; returns the number in use.
+int device_threads(int n);
+
+// bytes of zeroed memory aligned to 64, or NULL when there is not that much.
+void* device_alloc(size_t bytes);
+void device_free(void* p, size_t bytes);
+
+// bytes that could be allocated now without swapping (MemAvailable on the CPU); 0 where the system does not say.
+size_t device_memory_available(void);
+
+// Copies between host and device, fills, and waits for all work given out so far.
+void device_upload(void* device, const void* host, size_t bytes);
+void device_download(void* host, const void* device, size_t bytes);
+void device_copy(void* to, const void* from, size_t bytes);
+void device_zero(void* p, size_t bytes);
+void device_sync(void);
+
+// Seconds since some fixed point, after a device_sync().
+double device_seconds(void);
+
+// Where the time of a step goes. timer_start(part) closes the part that was running; timer_stop() closes the last one.
+// Parts add up over calls until timer_reset(). With timers off (the default) these calls cost one branch.
+enum { TIME_GEMM, TIME_ATTENTION, TIME_NORM, TIME_ACTIVATION, TIME_SHEAR, TIME_OPTIMIZER, TIME_DATA, TIME_OTHER, TIME_PARTS };
+void timer_enable(int on);
+void timer_start(int part);
+void timer_stop(void);
+double timer_seconds(int part);
+const char* timer_part_name(int part);
+void timer_reset(void);
+
+C_END
+
+#endif

@@ -1,0 +1,20 @@
+// C [m, n] = op(A) op(B) + beta C, all row-major, float accumulation; oneDNN on the CPU, cuBLASLt on CUDA.
+//
+// The same bits for any number of threads.
+#ifndef PREBR_GEMM_H
+#define PREBR_GEMM_H
+
+#include "device.h"
+
+C_BEGIN
+
+// ta = 0: A is [m, k] with row stride lda; ta = 1: A is stored [k, m]. Likewise tb: 0 stored [k, n], 1 stored [n, k].
+// beta 0 overwrites C (which may hold anything, NaN included), 1 adds. m, n, k >= 0; k = 0 leaves beta C.
+void gemm(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, floatx* c, int ldc);
+
+// The same for the gradient of a weight: C is float on every backend.
+void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, float* c, int ldc);
+
+C_END
+
+#endif

@@ -1,0 +1,36 @@
+// AdamW (Loshchilov & Hutter, 2019) and SGD with momentum, on whole tensors and on column blocks; global norm and clipping.
+//
+// All parameters, gradients and moments are float. gradient_scale multiplies every gradient first (clipping).
+#ifndef PREBR_OPTIMIZER_H
+#define PREBR_OPTIMIZER_H
+
+#include "device.h"
+
+C_BEGIN
+
+typedef struct {
+    float lr, beta1, beta2, eps, weight_decay;   // decay is decoupled: w -= lr * weight_decay * w
+    float gradient_scale;
+} AdamW;
+
+typedef struct { float lr, momentum, weight_decay, gradient_scale; } SGD;   // decay is added to the gradient, as in PyTorch
+
+// w, m, v [n] are updated from g [n]; t >= 1 is the number of this update (bias correction). The order of operations is
+// PyTorch's: w *= 1 - lr wd; m += (1-b1)(g-m); v = b2 v + (1-b2) g^2; w -= (lr / (1-b1^t)) m / (sqrt(v) / sqrt(1-b2^t) + eps).
+void adamw_dense(float* w, float* m, float* v, const float* g, AdamW o, int t, size_t n);
+
+// The same on column blocks of w, m, v [rows, cin] from compact g [rows, n*width]; t [n] (int32) is each block's own number of
+// updates including this one. All other columns stay bit for bit as they are.
+void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin);
+
+// velocity = momentum velocity + (g + wd w); w -= lr velocity. first = 1: velocity = g + wd w (PyTorch's first step).
+void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size_t n);
+void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin);
+
+// Sum of squares of g [n] in double, in fixed order, added to *sum (device). scratch: squares_scratch(n) bytes.
+void squares_add(double* sum, const float* g, size_t n, void* scratch);
+size_t squares_scratch(size_t n);
+
+C_END
+
+#endif

@@ -1,0 +1,52 @@
+// What every C test uses: checks that name the place, random data, comparison of arrays, and skipping.
+#ifndef PREBR_TEST_H
+#define PREBR_TEST_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int test_failures = 0;
+
+#define CHECK(condition, ...) do { \
+        if (!(condition)) { \
+            printf("%s:%d: failed: %s: ", __FILE__, __LINE__, #condition); \
+            printf(__VA_ARGS__); \
+            printf("\n"); \
+            if (++test_failures > 20) { printf("too many failures\n"); exit(1); } \
+        } \
+    } while (0)
+
+// The exit status of a test's main: 0 passed, 1 failed. 77 means skipped (ctest knows).
+#define TEST_END() do { printf(test_failures ? "FAILED (%d)\n" : "ok\n", test_failures); return test_failures != 0; } while (0)
+#define TEST_SKIP(...) do { printf("skipped: "); printf(__VA_ARGS__); printf("\n"); exit(77); } while (0)
+
+// Uniform in [-1, 1), a small generator of the tests' own (xorshift64*).
+static uint64_t test_state = 88172645463325252ull;
+static inline double test_random(void) {
+    test_state ^= test_state >> 12;
+    test_state ^= test_state << 25;
+    test_state ^= test_state >> 27;
+    return (double)((test_state * 2685821657736338717ull) >> 11) * (2.0 / 9007199254740992.0) - 1.0;
+}
+static inline int test_int(int least, int most) { return least + (int)((test_random() * 0.5 + 0.5) * (most - least + 1)); }
+
+static inline float* test_array(size_t n) {
+    float* a = (float*)malloc((n ? n : 1) * sizeof *a);
+    for (size_t i = 0; i < n; i++) a[i] = (float)test_random();
+    return a;
+}
+
+// Largest |a - b| / (1 + |b|) over n elements; NaN in a counts as infinite.
+static inline double test_difference(const float* a, const double* b, size_t n) {
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs(a[i] - b[i]) / (1 + fabs(b[i]));
+        if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
+    }
+    return worst;
+}
+
+#endif
