@@ -18,7 +18,7 @@ typedef struct {
     int64_t step;           // 1 for the first
     double epoch;           // epochs done after this step, e.g. 0.25
     double loss, lr, grad_norm;
-    double accuracy;        // of the test split, or NAN
+    double accuracy;        // of the test split, 0 .. 1; or NAN
     double ms, samples_per_s;
     size_t kept_bytes, peak_bytes;
 } LogLine;
@@ -41,6 +41,8 @@ FILE* file_create(const char* path);
 void file_finish(FILE* f, const char* path);
 // mkdir -p or trouble.
 void directory_make(const char* path);
+// An empty directory of that name, whatever was there before: where the next state is written before directory_replace.
+void directory_fresh(const char* path);
 // Swaps a completely written directory `from` into place as `to` (the old one, if any, is removed last): a crash leaves the old or the
 // new one under the name, never a mixture or a half.
 void directory_replace(const char* from, const char* to);
