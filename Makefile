@@ -12,7 +12,7 @@ CXX = g++
 BACKEND = cpu
 BUILD = build
 
-WARN = -Wall -Wextra -Wno-unused-parameter
+WARN = -Wall -Wextra -Wno-unused-parameter -Wno-unused-function
 FLAGS = -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -g $(WARN) -MMD -MP
 LIBS = -ldnnl -lcjson -lz -lm -lpthread -fopenmp
 ifdef SANITIZE
