@@ -11,7 +11,8 @@ C_BEGIN
 
 // Projects w = exp(log_w) [n] to the capped simplex {p_min <= p <= 1, sum p = budget}; result in p [n] (p may be log_w).
 // n*p_min <= budget <= n, else the nearest feasible budget is used. The projection is the one JointSpar takes: p_i =
-// clamp(s w_i, p_min, 1) with one s for all (the nearest point in Kullback-Leibler divergence). NaN in log_w counts as the least weight.
+// clamp(s w_i, p_min, 1) with one s for all (the nearest point in Kullback-Leibler divergence). NaN in log_w counts as the
+// least weight.
 void capped_simplex(double* p, const double* log_w, double budget, double p_min, int n);
 
 // log_w [n] (may be p) = log p_i - alpha l_i / p_i from squares [n] = squared gradient norms of the arms that learned (sampled

@@ -28,7 +28,8 @@ void patches_gather(floatx* patches, const floatx* images, int b, int channels, 
         }
 }
 
-void tokens_forward(floatx* tokens, const floatx* embedded, const float* cls, const float* position, int b, int n, int prefix, int c) {
+void tokens_forward(floatx* tokens, const floatx* embedded, const float* cls, const float* position, int b, int n, int prefix,
+                    int c) {
     int t = prefix + n;
     #pragma omp parallel for collapse(2) schedule(static)
     for (int s = 0; s < b; s++)
@@ -48,7 +49,8 @@ static void sum_batch(float* y, const floatx* x, float beta, int b, size_t strid
 }
 
 // One thread takes a token's place in the sequence, over the whole batch.
-void tokens_backward(floatx* dembedded, float* dcls, float* dposition, const floatx* dtokens, float beta, int b, int n, int prefix, int c) {
+void tokens_backward(floatx* dembedded, float* dcls, float* dposition, const floatx* dtokens, float beta, int b, int n, int prefix,
+                     int c) {
     int t = prefix + n;
     size_t stride = (size_t)t * c;
     #pragma omp parallel for schedule(static)

@@ -67,8 +67,8 @@ static Bench bench_at(float* scratch, int height, int width, int size) {
 size_t image_scratch(int b, int height, int width, int size) { return b * bench_floats(height, width, size) * sizeof(float); }
 
 // out [size] = the source row filtered along x.
-static void filter_row(float* restrict out, const float* restrict source, const float* restrict weight, const int* restrict start, int taps,
-                       int size) {
+static void filter_row(float* restrict out, const float* restrict source, const float* restrict weight, const int* restrict start,
+                       int taps, int size) {
     for (int i = 0; i < size; i++) out[i] = 0;
     for (int k = 0; k < taps; k++) {
         #pragma omp simd
@@ -97,8 +97,8 @@ static void store_row(floatx* restrict to, const float* restrict row, float mean
 }
 
 // One plane of the stored image to `copies` planes of the network's input, which differ in mean and std only.
-static void resize_plane(floatx* planes, int copies, const uint8_t* raw, int stride, int height, int width, int flip, const float* mean,
-                         const float* std, Bench b, int taps_x, int taps_y, int size) {
+static void resize_plane(floatx* planes, int copies, const uint8_t* raw, int stride, int height, int width, int flip,
+                         const float* mean, const float* std, Bench b, int taps_x, int taps_y, int size) {
     int ready = 0;   // source rows already filtered along x
     for (int i = 0; i < taps_x; i++) b.source[width + i] = 0;
     for (int y = 0; y < size; y++) {
@@ -117,20 +117,20 @@ static void resize_plane(floatx* planes, int copies, const uint8_t* raw, int str
     }
 }
 
-void images_prepare(floatx* images, const uint8_t* raw, const Crop* crops, const float* mean, const float* std, int interpolation, int b,
-                    int channels, int height, int width, int size, void* scratch) {
+void images_prepare(floatx* images, const uint8_t* raw, const Crop* crops, const float* mean, const float* std, int interpolation,
+                    int b, int channels, int height, int width, int size, void* scratch) {
     size_t plane = (size_t)size * size, raw_plane = (size_t)height * width;
     #pragma omp parallel for schedule(static)
     for (int s = 0; s < b; s++) {
         Crop crop = crops ? crops[s] : (Crop){0, 0, width, height, 0};
+        const uint8_t* corner = raw + s * channels * raw_plane + (size_t)crop.y * width + (size_t)crop.x;
         Bench bench = bench_at((float*)scratch + s * bench_floats(height, width, size), height, width, size);
         int w = (int)crop.width, h = (int)crop.height;
         int taps_x = tap_count(interpolation, w, size), taps_y = tap_count(interpolation, h, size);
         windows(bench.across, bench.start_x, interpolation, w, size, taps_x);
         windows(bench.down, bench.start_y, interpolation, h, size, taps_y);
         for (int ch = 0; ch < channels; ch++)
-            resize_plane(images + ((size_t)s * 3 + ch) * plane, channels == 1 ? 3 : 1,
-                         raw + ((size_t)s * channels + ch) * raw_plane + (size_t)crop.y * width + (size_t)crop.x, width, h, w, crop.flip,
+            resize_plane(images + ((size_t)s * 3 + ch) * plane, channels == 1 ? 3 : 1, corner + ch * raw_plane, width, h, w, crop.flip,
                          mean + ch, std + ch, bench, taps_x, taps_y, size);
     }
 }

@@ -11,7 +11,8 @@ static int first_largest(const floatx* x, int n) {
     return best;
 }
 
-void cross_entropy(float* losses, int* correct, floatx* dlogits, const floatx* logits, const int* labels, float scale, int b, int n) {
+void cross_entropy(float* losses, int* correct, floatx* dlogits, const floatx* logits, const int* labels, float scale, int b,
+                   int n) {
     #pragma omp parallel for schedule(static)
     for (int s = 0; s < b; s++) {
         const floatx* x = logits + (size_t)s * n;

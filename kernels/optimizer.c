@@ -49,7 +49,8 @@ void adamw_dense(float* w, float* m, float* v, const float* g, AdamW o, int t, s
 }
 
 // The scalars of up to BLOCKS blocks are made once for ROWS rows; neighbours mostly share their t.
-void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
+void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows,
+                   int cin) {
     #pragma omp parallel for schedule(static)
     for (int row = 0; row < rows; row += ROWS)
         for (int first = 0; first < n; first += BLOCKS) {
@@ -83,7 +84,8 @@ void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size
     for (size_t i = 0; i < n; i += TILE) sgd(w + i, velocity + i, g + i, o, first, (int)least(TILE, n - i));
 }
 
-void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
+void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows,
+                 int cin) {
     #pragma omp parallel for schedule(static)
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < n; j++) {

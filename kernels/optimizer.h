@@ -27,7 +27,7 @@ void adamw_dense(float* w, float* m, float* v, const float* g, AdamW o, int t, s
 // updates including this one. All other columns stay bit for bit as they are.
 void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin);
 
-// velocity = momentum velocity + (g + wd w); w -= lr velocity. first = 1 (a block's t = 1): velocity = g + wd w (PyTorch's first step).
+// velocity = momentum velocity + (g + wd w); w -= lr velocity. first = 1 (for a block, t = 1): velocity = g + wd w, PyTorch's first step.
 void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size_t n);
 void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin);
 

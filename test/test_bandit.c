@@ -292,6 +292,7 @@ int main(void) {
     test_exact();
     test_recipe();
     test_largest();
-    if (!golden() && !test_failures) TEST_SKIP("all but the published outputs passed; $PREBR_TEST_DATA/golden/jointspar.json is absent");
+    if (!golden() && !test_failures)
+        TEST_SKIP("all but the published outputs passed; $PREBR_TEST_DATA/golden/jointspar.json is absent");
     TEST_END();
 }

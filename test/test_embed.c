@@ -17,11 +17,14 @@ static double dot(const double* a, const float* b, size_t n) {
     return s;
 }
 
-static void reference_tokens(double* y, const double* embedded, const double* cls, const double* position, int b, int n, int prefix, int c) {
+static void reference_tokens(double* y, const double* embedded, const double* cls, const double* position, int b, int n, int prefix,
+                             int c) {
     for (int s = 0; s < b; s++)
         for (int i = 0; i < prefix + n; i++)
-            for (int k = 0; k < c; k++)
-                y[((size_t)s * (prefix + n) + i) * c + k] = (i < prefix ? cls[k] : embedded[((size_t)s * n + i - prefix) * c + k]) + position[i * c + k];
+            for (int k = 0; k < c; k++) {
+                double x = i < prefix ? cls[k] : embedded[((size_t)s * n + i - prefix) * c + k];
+                y[((size_t)s * (prefix + n) + i) * c + k] = x + position[i * c + k];
+            }
 }
 
 static void reference_pool(double* y, const double* x, int mean, int prefix, int b, int t, int c) {
@@ -51,7 +54,8 @@ static void test_patches(int b, int channels, int size, int patch) {
 static void test_tokens(int b, int n, int prefix, int c, float beta) {
     int t = prefix + n;
     size_t ne = (size_t)b * n * c, nt = (size_t)b * t * c, np = (size_t)t * c;
-    float *embedded = test_array(ne), *cls = test_array(c), *position = test_array(np), *tokens = test_array(nt), *dtokens = test_array(nt);
+    float *embedded = test_array(ne), *cls = test_array(c), *position = test_array(np);
+    float *tokens = test_array(nt), *dtokens = test_array(nt);
     double *e = widen(embedded, ne), *k = widen(cls, c), *p = widen(position, np), *y = malloc(nt * sizeof *y);
     tokens_forward(tokens, embedded, prefix ? cls : NULL, position, b, n, prefix, c);
     reference_tokens(y, e, k, p, b, n, prefix, c);
@@ -63,7 +67,10 @@ static void test_tokens(int b, int n, int prefix, int c, float beta) {
     tokens_backward(dembedded, prefix ? dcls : NULL, dposition, dtokens, beta, b, n, prefix, c);
 
     struct { double *x, *before; float* dx; size_t n; const char* name; } of[] = {
-        {e, NULL, dembedded, ne, "dembedded"}, {k, old_cls, dcls, prefix ? c : 0, "dcls"}, {p, old_position, dposition, np, "dposition"}};
+        {e, NULL, dembedded, ne, "dembedded"},
+        {k, old_cls, dcls, prefix ? c : 0, "dcls"},
+        {p, old_position, dposition, np, "dposition"},
+    };
     for (int a = 0; a < 3; a++)
         for (int probe = 0; probe < 20 && of[a].n; probe++) {
             size_t i = probe == 0 ? 0 : (size_t)test_int(0, (int)of[a].n - 1);
@@ -74,9 +81,9 @@ static void test_tokens(int b, int n, int prefix, int c, float beta) {
                 loss[side] = dot(y, dtokens, nt);
             }
             of[a].x[i] = x;
-            double expected = (loss[0] - loss[1]) / (2 * h) + (of[a].before && beta ? beta * of[a].before[i] : 0);
-            CHECK(fabs(of[a].dx[i] - expected) < 1e-5 * (1 + fabs(expected)), "%s[%zu] = %g, not %g (b %d n %d prefix %d c %d beta %g)",
-                  of[a].name, i, of[a].dx[i], expected, b, n, prefix, c, beta);
+            double expected = (loss[0] - loss[1]) / (2 * h) + (of[a].before && beta ? beta * of[a].before[i] : 0), got = of[a].dx[i];
+            CHECK(fabs(got - expected) < 1e-5 * (1 + fabs(expected)), "%s[%zu] = %g, not %g (b %d n %d prefix %d c %d beta %g)",
+                  of[a].name, i, got, expected, b, n, prefix, c, beta);
         }
     free(embedded), free(cls), free(position), free(tokens), free(dtokens), free(dembedded), free(dcls), free(dposition);
     free(e), free(k), free(p), free(y), free(old_cls), free(old_position);
@@ -109,7 +116,8 @@ static void test_pool(int mean, int prefix, int b, int t, int c) {
 
 static void test_threads(void) {
     enum { B = 13, N = 49, C = 67, T = N + 1 };
-    float *dtokens = test_array(B * T * C), *dembedded = test_array(B * N * C), *grad[2] = {test_array((T + 1) * C), test_array((T + 1) * C)};
+    float *dtokens = test_array(B * T * C), *dembedded = test_array(B * N * C);
+    float *grad[2] = {test_array((T + 1) * C), test_array((T + 1) * C)};   // dposition, then dcls
     float *pooled[2] = {test_array(B * C), test_array(B * C)};
     for (int threads = 1; threads <= 3; threads++) {
         int to = threads > 1;

@@ -62,7 +62,8 @@ static void test_images(int b, int channels, int height, int width, int size, in
         double d = fabs(images[i] - (v / 255 - MEAN[ch]) / STD[ch]);
         if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
     }
-    CHECK(worst < 1e-5, "off by %g: b %d channels %d, %d x %d to %d, cubic %d, cropped %d", worst, b, channels, height, width, size, cubic, cropped);
+    CHECK(worst < 1e-5, "off by %g: b %d channels %d, %d x %d to %d, cubic %d, cropped %d", worst, b, channels, height, width, size,
+          cubic, cropped);
     free(raw), free(images), free(crops), free(scratch);
 }
 

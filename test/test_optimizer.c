@@ -79,7 +79,7 @@ static void test_columns(int rows, int cin, int width) {
             }
         int moved = 0;
         for (size_t i = 0; i < size; i++)
-            for (int a = 0; a < 5 && !touched[i % cin]; a++) moved += memcmp(all[a] + i, before + a * size + i, sizeof(float)) != 0;
+            for (int a = 0; a < 5 && !touched[i % cin]; a++) moved += memcmp(all[a] + i, before + a * size + i, 4) != 0;
         CHECK(moved == 0, "%d elements of frozen columns moved (rows %d cin %d width %d)", moved, rows, cin, width);
         free(touched), free(g);
     }

@@ -11,7 +11,8 @@ static void known(uint64_t seed, uint32_t stream, uint32_t step, uint64_t index,
 int main(void) {
     known(0, 0, 0, 0, (uint32_t[]){0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     known(~0ull, ~0u, ~0u, ~0ull, (uint32_t[]){0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-    known(0x299f31d0a4093822, 0x03707344, 0x13198a2e, 0x85a308d3243f6a88, (uint32_t[]){0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+    known(0x299f31d0a4093822, 0x03707344, 0x13198a2e, 0x85a308d3243f6a88,
+          (uint32_t[]){0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
     CHECK(philox_uniform(0) == 0, "least");
     CHECK(philox_uniform(~0u) < 1, "largest");
