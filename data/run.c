@@ -64,6 +64,13 @@ void file_finish(FILE* f, const char* path) {
     free(temporary);
 }
 
+void file_abandon(FILE* f, const char* path) {
+    char* temporary = format_string("%s.tmp", path);
+    fclose(f);
+    unlink(temporary);
+    free(temporary);
+}
+
 void directory_make(const char* path) {
     char* part = trimmed(path);
     for (char* p = part + 1;; p++) {

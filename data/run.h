@@ -39,6 +39,7 @@ void log_close(Log* l);
 // Files under a temporary name until file_finish (fsync, rename, fsync of the directory). A full disk or a missing permission is trouble.
 FILE* file_create(const char* path);
 void file_finish(FILE* f, const char* path);
+void file_abandon(FILE* f, const char* path);   // instead of file_finish: nothing has happened
 // mkdir -p or trouble.
 void directory_make(const char* path);
 // An empty directory of that name, whatever was there before: where the next state is written before directory_replace.
