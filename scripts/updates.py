@@ -76,7 +76,7 @@ class Updater:
         if o.optimizer == "adamw":
             self.dense = torch.optim.AdamW(groups, lr=o.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
         else:
-            self.dense = torch.optim.SGD(groups, lr=o.lr, momentum=o.momentum, fused=True)
+            self.dense = torch.optim.SGD(groups, lr=o.lr, momentum=o.momentum, foreach=True)
         self.parameters = [p for p in parameters.values() if p.requires_grad]
         self.columns = [ColumnUpdater(parameters[name + ".weight"], shear, rate_and_decay(name + ".weight", o)[0], o)
                         for name, shear in shears.items() if shear.kind == "columns"]
