@@ -58,7 +58,7 @@ $(BUILD)/test/%.o: test/%.c
 tests: $(TESTS)
 
 test: all tests
-	BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --output-on-failure
+	BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --no-tests=error --output-on-failure
 
 clean:
 	rm -rf build train_vit train_bert data/pack_images test/Testing

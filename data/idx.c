@@ -63,7 +63,8 @@ static Idx read_idx(Images* d, const char* name, int dimensions) {
         trouble("%s: its header says %u x %u x %u", x.path, x.shape[0], x.shape[1], x.shape[2]);
     uint64_t expected = (uint64_t)x.shape[0] * x.shape[1] * x.shape[2];
     if (bytes - header != expected)
-        trouble("%s: its header says %llu bytes of data, there are %zu; fetch it again", x.path, (unsigned long long)expected, bytes - header);
+        trouble("%s: its header says %llu bytes of data, there are %zu; fetch it again", x.path, (unsigned long long)expected,
+                bytes - header);
     x.data = file + header;
     return x;
 }

@@ -100,7 +100,8 @@ static int parse_classes(const char* list, int classes, int32_t* place) {
             p = end + 1;
             to = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
         }
-        if (from < 0 || to < from || (*end && *end != ',')) usage_error("class list '%s': expected numbers and ranges such as 0-4,7", list);
+        if (from < 0 || to < from || (*end && *end != ','))
+            usage_error("class list '%s': expected numbers and ranges such as 0-4,7", list);
         if (to >= classes) usage_error("class list '%s': %ld is outside the %d classes 0 .. %d", list, to, classes, classes - 1);
         for (long i = from; i <= to; i++) {
             if (place[i] >= 0) usage_error("class list '%s': %ld is there twice", list, i);

@@ -1,6 +1,6 @@
 // data/pack_images DIR OUT: decodes the photos of a directory once and for all into an image pack (images.h has the format).
 //
-// Each photo's central square is resized to SIZE x SIZE with the same cubic filter that the checkpoints were trained with.
+// Each photo's central square is resized to SIZE x SIZE with the cubic filter that kernels/image.c and Pillow use as "bicubic".
 #include "options.h"
 #include "photo.h"
 #include "photo_list.h"
@@ -32,8 +32,8 @@ static Option options[] = {
     {.kind = OPTION_TEXT, .name = "val", .value = &test_dir, .argument = "DIR", .help = "class sub-folders to test on"},
     {.kind = OPTION_FLAG, .name = "skip-bad", .value = &skip_bad, .help = "leave out photos that cannot be read, naming each"},
     {.kind = OPTION_GROUP, .name = "Images"},
-    {.kind = OPTION_INT, .name = "size", .letter = 's', .value = &size, .argument = "N", .help = "side of the stored squares in pixels",
-     .least = 1, .most = 4096},
+    {.kind = OPTION_INT, .name = "size", .letter = 's', .value = &size, .argument = "N",
+     .help = "side of the stored squares in pixels", .least = 1, .most = 4096},
     {.kind = OPTION_END},
 };
 
@@ -43,9 +43,9 @@ static void resize_square(const Photo* p, uint8_t* square) {
     const uint8_t* corner = p->rgb + (size_t)((p->height - side) / 2) * (size_t)p->width + (p->width - side) / 2;
     size_t plane = (size_t)p->width * (size_t)p->height;
     for (int c = 0; c < 3; c++)
-        if (!stbir_resize_uint8_generic(corner + c * plane, side, side, p->width, square + (size_t)c * size * size, size, size, size, 1,
-                                        STBIR_ALPHA_CHANNEL_NONE, 0, STBIR_EDGE_CLAMP, STBIR_FILTER_CATMULLROM, STBIR_COLORSPACE_LINEAR,
-                                        NULL))
+        if (!stbir_resize_uint8_generic(corner + c * plane, side, side, p->width, square + (size_t)c * size * size, size, size,
+                                        size, 1, STBIR_ALPHA_CHANNEL_NONE, 0, STBIR_EDGE_CLAMP, STBIR_FILTER_CATMULLROM,
+                                        STBIR_COLORSPACE_LINEAR, NULL))
             trouble("out of memory for resizing %d x %d pixels", side, side);
 }
 

@@ -57,9 +57,9 @@ static int huffman_tables_fit(const uint8_t* p, size_t n) {
     return 1;
 }
 
-// Walks the markers from the first to the last: 0xff, a byte that is neither 0 (compressed data), 0xff (padding) nor a restart (d0 .. d7),
-// then two bytes of length and the segment. Returns NULL and the orientation, or why stb_image should not see this file: it would,
-// for one, fill up with grey what is cut off.
+// Walks the markers from the first to the last: 0xff, a byte that is neither 0 (compressed data), 0xff (padding) nor a restart
+// (d0 .. d7), then two bytes of length and the segment. Returns NULL and the orientation, or why stb_image should not see this file:
+// it would, for one, fill up with grey what is cut off.
 static const char* jpeg_walk(const uint8_t* file, size_t n, int* orientation) {
     *orientation = 1;
     for (size_t at = 2; at + 1 < n; at++) {

@@ -113,7 +113,8 @@ static char** numbered_lines(const char* dir, const char* name, int* count) {
     for (; getline(&line, &room, f) > 0; n++) {
         char* end;
         line[strcspn(line, "\r\n")] = 0;
-        if (strtol(line, &end, 10) != n + 1 || *end != ' ') trouble("%s:%d: this line should begin with %d and a space", path, n + 1, n + 1);
+        if (strtol(line, &end, 10) != n + 1 || *end != ' ')
+            trouble("%s:%d: this line should begin with %d and a space", path, n + 1, n + 1);
         text = realloc(text, ((size_t)n + 2) * sizeof *text);
         if (!text) trouble("%s: out of memory after %d lines", path, n);
         text[n] = format_string("%s", end + 1);

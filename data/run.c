@@ -190,7 +190,8 @@ Log* log_open(const char* dir, int64_t step, int64_t total, int every, int overw
         log_truncate(l->path, step);
         l->f = fopen(l->path, "a");
     } else {
-        if (!overwrite && exists(l->path)) trouble("%s: a run is already there; resume it, overwrite it or choose another directory", l->path);
+        if (!overwrite && exists(l->path))
+            trouble("%s: a run is already there; resume it, overwrite it or choose another directory", l->path);
         l->f = fopen(l->path, "w");
         if (l->f) fputs(header, l->f);
     }
@@ -201,8 +202,8 @@ Log* log_open(const char* dir, int64_t step, int64_t total, int every, int overw
 static void write_line(Log* l, const LogLine* s) {
     char accuracy[32] = "";
     if (!isnan(s->accuracy)) snprintf(accuracy, sizeof accuracy, "%.9g", s->accuracy);
-    fprintf(l->f, "%lld,%.9g,%.9g,%.9g,%.9g,%s,%.9g,%.9g,%zu,%zu\n", (long long)s->step, s->epoch, s->loss, s->lr, s->grad_norm, accuracy,
-            s->ms, s->samples_per_s, s->kept_bytes, s->peak_bytes);
+    fprintf(l->f, "%lld,%.9g,%.9g,%.9g,%.9g,%s,%.9g,%.9g,%zu,%zu\n", (long long)s->step, s->epoch, s->loss, s->lr, s->grad_norm,
+            accuracy, s->ms, s->samples_per_s, s->kept_bytes, s->peak_bytes);
     if (fflush(l->f) || ferror(l->f)) trouble("%s: %s", l->path, strerror(errno));
 }
 
