@@ -19,6 +19,7 @@ HF_OUTSIDE = {"embeddings.cls_token": "cls_token", "embeddings.position_embeddin
 HF_LAYER = {"layernorm_before": "norm1", "attention.output.dense": "attn.proj", "layernorm_after": "norm2",
             "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
 TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16, "giant": 16, "gigantic": 16, "so400m": 16}
+WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}      # the widths whose heads are not 64 wide
 
 
 def trouble(message):
@@ -108,7 +109,7 @@ def read_json(path):
 def timm_heads(config, width):
     architecture = config.get("architecture", "")
     size = re.match(r"vit_([a-z0-9]+)", architecture)
-    return config.get("model_args", {}).get("num_heads") or TIMM_HEADS.get(size and size[1]) or width // 64
+    return config.get("model_args", {}).get("num_heads") or TIMM_HEADS.get(size and size[1]) or WIDE_HEADS.get(width, width // 64)
 
 
 def load(directory):
@@ -119,9 +120,15 @@ def load(directory):
         tensors = load_file(path)
     except Exception as error:                              # the library raises several unrelated kinds
         trouble(f"{path}: {error}")
-    hf = "hidden_size" in raw
+    return understand(raw, tensors, directory, path)
+
+
+def understand(raw, tensors, directory, path):
+    """(Config, tensors) from config.json's content and tensors as a file names them; path is what complaints name."""
+    hf = "hidden_size" in raw or any(name.removeprefix("vit.").startswith("encoder.layer.") for name in tensors)
     tensors = {name: t.float() for name, t in (names_from_hf(tensors) if hf else tensors).items()}
-    return config_of(raw, tensors, directory if hf else None), shaped(tensors, path)
+    tensors = shaped(tensors, path)
+    return config_of(raw, tensors, directory if hf else None), tensors
 
 
 def shaped(tensors, path):
@@ -160,7 +167,7 @@ def config_of(raw, tensors, hf_directory):
         pixels = os.path.join(hf_directory, "preprocessor_config.json")
         pixels = read_json(pixels) if os.path.exists(pixels) else {}
         names = raw.get("id2label")
-        c.heads, c.norm_eps = raw["num_attention_heads"], raw.get("layer_norm_eps", 1e-12)
+        c.heads, c.norm_eps = raw.get("num_attention_heads", width // 64), raw.get("layer_norm_eps", 1e-12)
         c.image_size = raw.get("image_size", c.image_size)
         c.mean, c.std = pixels.get("image_mean", c.mean), pixels.get("image_std", c.std)
         c.interpolation = "bicubic" if pixels.get("resample", 2) == 3 else "bilinear"
@@ -192,13 +199,14 @@ def save(directory, c, tensors):
         tensors["cls_token"] = tensors["cls_token"].view(1, 1, c.width)
     files = {}
     if c.class_token and not c.mean_pool and c.norm_before_pool:
-        names = c.class_names or [str(i) for i in range(c.classes)]
         files["config.json"] = {
             "architectures": ["ViTForImageClassification" if c.classes else "ViTModel"], "model_type": "vit", "hidden_act": "gelu",
             "hidden_size": c.width, "num_hidden_layers": c.layers, "num_attention_heads": c.heads, "intermediate_size": c.mlp,
             "image_size": c.image_size, "patch_size": c.patch, "num_channels": 3, "layer_norm_eps": c.norm_eps,
-            "qkv_bias": "blocks.0.attn.qkv.bias" in tensors, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-            "id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+            "qkv_bias": "blocks.0.attn.qkv.bias" in tensors, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        if c.classes:                                       # an empty id2label would mean a model without classifier to transformers
+            names = c.class_names or [str(i) for i in range(c.classes)]
+            files["config.json"] |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
         size = {"height": c.image_size, "width": c.image_size}
         files["preprocessor_config.json"] = {
             "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": size, "do_rescale": True, "rescale_factor": 1 / 255,
