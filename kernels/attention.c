@@ -1,9 +1,10 @@
-// Attention on the CPU: one thread takes a (batch, head) (flash forward: one tile of its queries) from start to end, so results
-// do not depend on the number of threads. All products are tile_product() (tile.h): on these shapes it is as fast as oneDNN's
-// sgemm at its best or faster (48 x 48 x 64: 97 against 82 GFLOP/s, 96 x 96 x 64: 99 against 91, one core).
+// Attention on the CPU: one thread takes a (batch, head) from start to end, so results do not depend on the number of threads.
+// It first copies the head's keys and values side by side: in qkv rows are 3hd floats apart, which for the usual sizes falls
+// on a quarter of the cache's sets. All products are tile_product() (tile.h): on these shapes it is faster than oneDNN's sgemm
+// (48 x 48 x 64: 97 against 82 GFLOP/s, 96 x 96 x 64: 99 against 91, one core).
 //
 // Flash keeps its tiles transposed, [keys, queries]: a vector holds the same key for LANES queries, so maxima and sums of the
-// softmax need no sum across a vector, and rows of k and v are read where the projection wrote them.
+// softmax need no sum across a vector.
 #include "attention.h"
 #include "philox.h"
 #include "tile.h"
@@ -37,6 +38,11 @@ static void zero_rows(float* x, ptrdiff_t row, int from, int to, int d) {
     for (int i = from; i < to; i++) memset(x + i * row, 0, d * sizeof *x);
 }
 
+// n rows of d floats into their places in a gradient or an output.
+static void copy_rows(float* to, ptrdiff_t row, const float* x, int n, int d) {
+    for (int i = 0; i < n; i++) memcpy(to + i * row, x + (size_t)i * d, d * sizeof *x);
+}
+
 static void scale_rows(float* x, const float* scale, int n, int d) {
     for (int i = 0; i < n; i++) {
         #pragma omp simd
@@ -65,32 +71,36 @@ static uint64_t probability_row(int batch, int head, int h, int t) { return ((ui
 
 // ---- flash
 
-// One thread's tiles.
+// One thread's share of scratch. W = tile_width(d).
 typedef struct {
+    float *k, *v;              // [t, W] of the whole head
+    float *dk, *dv;            // [t, d]
     float *q_t, *do_t;         // [d, QUERIES] transposed; q_t times the softmax scale
-    float *q, *d_o, *k, *v;    // [QUERIES or KEYS, tile_width(d)]
+    float *q, *d_o;            // [QUERIES, W]
     float *s, *ds;             // [KEYS, QUERIES]
     float *keep;               // [4, QUERIES]
-    float *out;                // [QUERIES, d]
+    float *out;                // [QUERIES, d]: o in forward, dq in backward
     float *max, *sum, *factor; // [QUERIES]
 } Flash;
 
-static size_t flash_floats(int d) {
+static size_t flash_floats(int t, int d) {
     size_t wide = tile_width(d);
-    return 2 * padded((size_t)d * QUERIES) + 2 * padded(QUERIES * wide) + 2 * padded(KEYS * wide) + 2 * padded(KEYS * QUERIES)
-        + padded(4 * QUERIES) + padded((size_t)QUERIES * d) + 3 * padded(QUERIES);
+    return 2 * padded(t * wide) + 2 * padded((size_t)t * d) + 2 * padded((size_t)d * QUERIES) + 2 * padded(QUERIES * wide)
+        + 2 * padded(KEYS * QUERIES) + padded(4 * QUERIES) + padded((size_t)QUERIES * d) + 3 * padded(QUERIES);
 }
 
-static Flash flash_tiles(void* scratch, int d) {
-    float* at = (float*)scratch + flash_floats(d) * omp_get_thread_num();
+static Flash flash_tiles(void* scratch, int t, int d) {
+    float* at = (float*)scratch + flash_floats(t, d) * omp_get_thread_num();
     size_t wide = tile_width(d);
     Flash f;
+    f.k = take(&at, t * wide);
+    f.v = take(&at, t * wide);
+    f.dk = take(&at, (size_t)t * d);
+    f.dv = take(&at, (size_t)t * d);
     f.q_t = take(&at, (size_t)d * QUERIES);
     f.do_t = take(&at, (size_t)d * QUERIES);
     f.q = take(&at, QUERIES * wide);
     f.d_o = take(&at, QUERIES * wide);
-    f.k = take(&at, KEYS * wide);
-    f.v = take(&at, KEYS * wide);
     f.s = take(&at, KEYS * QUERIES);
     f.ds = take(&at, KEYS * QUERIES);
     f.keep = take(&at, 4 * QUERIES);
@@ -101,7 +111,7 @@ static Flash flash_tiles(void* scratch, int d) {
     return f;
 }
 
-size_t attention_flash_scratch(int b, int t, int h, int d) { return omp_get_max_threads() * flash_floats(d) * sizeof(float); }
+size_t attention_flash_scratch(int b, int t, int h, int d) { return omp_get_max_threads() * flash_floats(t, d) * sizeof(float); }
 
 // Online softmax: s [m, width] scores become exp(s - new maximum); max and sum [width] take them in; factor [width] is what
 // earlier results must be multiplied by.
@@ -146,40 +156,39 @@ static void flash_forward_tile(float* o, float* lse, const float* qkv, Head at, 
     }
     for (int j0 = 0; j0 < keys; j0 += KEYS) {
         int m = least(KEYS, keys - j0);
-        tile_product(m, width, d, qkv + at.k + j0 * at.row, at.row, 1, f.q_t, width, 0, f.s, width);
+        tile_product(m, width, d, f.k + (size_t)j0 * wide, wide, 1, f.q_t, width, 0, f.s, width);
         softmax_update(f.s, f.max, f.sum, f.factor, m, width);
         if (dropout.p > 0) flash_drop(f.s, f.keep, dropout, row, i0, n, j0, m, t, width);
         if (j0 > 0) scale_rows(f.out, f.factor, n, d);
-        tile_pack(f.v, qkv + at.v + j0 * at.row, at.row, m, d);
-        tile_product(n, d, m, f.s, 1, width, f.v, wide, j0 > 0, f.out, d);
+        tile_product(n, d, m, f.s, 1, width, f.v + (size_t)j0 * wide, wide, j0 > 0, f.out, d);
     }
-    for (int i = 0; i < n; i++) {
-        float* to = o + at.o + (i0 + i) * at.o_row;
-        float inverse = 1.0f / f.sum[i];
-        #pragma omp simd
-        for (int p = 0; p < d; p++) to[p] = f.out[(size_t)i * d + p] * inverse;
-        lse[i0 + i] = f.max[i] + logf(f.sum[i]);
+    for (int i = 0; i < n; i++) f.factor[i] = 1.0f / f.sum[i];
+    scale_rows(f.out, f.factor, n, d);
+    copy_rows(o + at.o + i0 * at.o_row, at.o_row, f.out, n, d);
+    for (int i = 0; i < n; i++) lse[i0 + i] = f.max[i] + logf(f.sum[i]);
+}
+
+static void flash_forward_head(float* o, float* lse, const float* qkv, Head at, int keys, Dropout dropout, uint64_t row, int t, int d, Flash f) {
+    if (keys == 0) {
+        zero_rows(o + at.o, at.o_row, 0, t, d);
+        for (int i = 0; i < t; i++) lse[i] = -INFINITY;
+        return;
     }
+    tile_pack(f.k, qkv + at.k, at.row, keys, d);
+    tile_pack(f.v, qkv + at.v, at.row, keys, d);
+    for (int i0 = 0; i0 < t; i0 += QUERIES) flash_forward_tile(o, lse, qkv, at, keys, dropout, row, i0, least(QUERIES, t - i0), t, d, f);
 }
 
 void attention_flash_forward(floatx* o, float* lse, const floatx* qkv, const int* lengths, Dropout dropout, int b, int t, int h, int d, void* scratch) {
     #pragma omp parallel
     {
-        Flash f = flash_tiles(scratch, d);
-        #pragma omp for collapse(3) schedule(dynamic)
+        Flash f = flash_tiles(scratch, t, d);
+        #pragma omp for collapse(2) schedule(dynamic)
         for (int batch = 0; batch < b; batch++) {
             for (int head = 0; head < h; head++) {
-                for (int i0 = 0; i0 < t; i0 += QUERIES) {
-                    int keys = lengths ? lengths[batch] : t, n = least(QUERIES, t - i0);
-                    uint64_t row = probability_row(batch, head, h, t);
-                    Head at = head_of(batch, head, t, h, d);
-                    if (keys > 0) {
-                        flash_forward_tile(o, lse + row, qkv, at, keys, dropout, row, i0, n, t, d, f);
-                    } else {
-                        zero_rows(o + at.o, at.o_row, i0, i0 + n, d);
-                        for (int i = i0; i < i0 + n; i++) lse[row + i] = -INFINITY;
-                    }
-                }
+                uint64_t row = probability_row(batch, head, h, t);
+                Head at = head_of(batch, head, t, h, d);
+                flash_forward_head(o, lse + row, qkv, at, lengths ? lengths[batch] : t, dropout, row, t, d, f);
             }
         }
     }
@@ -198,62 +207,69 @@ static void softmax_backward(float* s, float* ds, const float* keep, const float
     }
 }
 
-// Everything of one head. Gradients of k and v add up in their place in dqkv while the tiles of queries pass; that of q in its
-// place while the tiles of keys pass.
+// What the tiles need of queries i0 .. i0+n: q and do as they are and transposed, lse (into f.max) and D (into f.sum), where
+// D = do . o is also the sum over keys of P dP. Both are 0 in the lanes past n, as q and do are.
+static void flash_backward_queries(const float* d_o, const float* o, const float* lse, const float* q, Head at, int n, int d, Flash f) {
+    int width = tile_width(n);
+    tile_pack_transposed(f.q_t, q, at.row, n, d, width, 1.0f / sqrtf((float)d));
+    tile_pack_transposed(f.do_t, d_o, at.o_row, n, d, width, 1);
+    tile_pack(f.q, q, at.row, n, d);
+    tile_pack(f.d_o, d_o, at.o_row, n, d);
+    for (int i = 0; i < width; i++) f.max[i] = f.sum[i] = 0;
+    for (int i = 0; i < n; i++) {
+        const float *g = d_o + i * at.o_row, *out = o + i * at.o_row;
+        float sum = 0;
+        #pragma omp simd reduction(+:sum)
+        for (int p = 0; p < d; p++) sum += g[p] * out[p];
+        f.sum[i] = sum;
+        f.max[i] = lse[i];
+    }
+}
+
+// Everything of one head. Gradients of k and v add up while the tiles of queries pass, that of q while the tiles of keys pass.
 static void flash_backward_head(float* dqkv, const float* d_o, const float* o, const float* lse, const float* qkv, Head at, int keys,
                                 Dropout dropout, uint64_t row, int t, int d, Flash f) {
     float scale = 1.0f / sqrtf((float)d);
     int wide = tile_width(d);
+    tile_pack(f.k, qkv + at.k, at.row, keys, d);
+    tile_pack(f.v, qkv + at.v, at.row, keys, d);
     for (int i = 0; i < 4 * QUERIES; i++) f.keep[i] = 1;
     for (int i0 = 0; i0 < t; i0 += QUERIES) {
         int n = least(QUERIES, t - i0), width = tile_width(n);
-        const float *d_o_rows = d_o + at.o + i0 * at.o_row, *o_rows = o + at.o + i0 * at.o_row, *q_rows = qkv + at.q + i0 * at.row;
-        tile_pack_transposed(f.q_t, q_rows, at.row, n, d, width, scale);
-        tile_pack_transposed(f.do_t, d_o_rows, at.o_row, n, d, width, 1);
-        tile_pack(f.q, q_rows, at.row, n, d);
-        tile_pack(f.d_o, d_o_rows, at.o_row, n, d);
-        float *dot = f.sum, *log_sum = f.max;   // D = do . o of each query, which is also the sum of P dP over keys
-        for (int i = 0; i < width; i++) {
-            float sum = 0;
-            if (i < n) {
-                #pragma omp simd reduction(+:sum)
-                for (int p = 0; p < d; p++) sum += d_o_rows[i * at.o_row + p] * o_rows[i * at.o_row + p];
-            }
-            dot[i] = sum;
-            log_sum[i] = i < n ? lse[i0 + i] : 0;
-        }
+        flash_backward_queries(d_o + at.o + i0 * at.o_row, o + at.o + i0 * at.o_row, lse + i0, qkv + at.q + i0 * at.row, at, n, d, f);
         for (int j0 = 0; j0 < keys; j0 += KEYS) {
             int m = least(KEYS, keys - j0);
-            const float *k_rows = qkv + at.k + j0 * at.row, *v_rows = qkv + at.v + j0 * at.row;
-            tile_product(m, width, d, k_rows, at.row, 1, f.q_t, width, 0, f.s, width);
-            tile_product(m, width, d, v_rows, at.row, 1, f.do_t, width, 0, f.ds, width);
+            const float *k = f.k + (size_t)j0 * wide, *v = f.v + (size_t)j0 * wide;
+            tile_product(m, width, d, k, wide, 1, f.q_t, width, 0, f.s, width);
+            tile_product(m, width, d, v, wide, 1, f.do_t, width, 0, f.ds, width);
             for (int j = 0; j < m; j += 4) {
                 if (dropout.p > 0) dropout_factors(f.keep, dropout, row, i0, n, (j0 + j) / 4, t, width);
-                softmax_backward(f.s + j * width, f.ds + j * width, f.keep, log_sum, dot, scale, least(4, m - j), width);
+                softmax_backward(f.s + j * width, f.ds + j * width, f.keep, f.max, f.sum, scale, least(4, m - j), width);
             }
-            tile_pack(f.k, k_rows, at.row, m, d);
-            tile_product(m, d, n, f.s, width, 1, f.d_o, wide, i0 > 0, dqkv + at.v + j0 * at.row, at.row);
-            tile_product(m, d, n, f.ds, width, 1, f.q, wide, i0 > 0, dqkv + at.k + j0 * at.row, at.row);
-            tile_product(n, d, m, f.ds, 1, width, f.k, wide, j0 > 0, dqkv + at.q + i0 * at.row, at.row);
+            tile_product(m, d, n, f.s, width, 1, f.d_o, wide, i0 > 0, f.dv + (size_t)j0 * d, d);
+            tile_product(m, d, n, f.ds, width, 1, f.q, wide, i0 > 0, f.dk + (size_t)j0 * d, d);
+            tile_product(n, d, m, f.ds, 1, width, k, wide, j0 > 0, f.out, d);
         }
+        if (keys > 0) copy_rows(dqkv + at.q + i0 * at.row, at.row, f.out, n, d);
+        else zero_rows(dqkv + at.q, at.row, i0, i0 + n, d);
     }
+    copy_rows(dqkv + at.k, at.row, f.dk, keys, d);
+    copy_rows(dqkv + at.v, at.row, f.dv, keys, d);
+    zero_rows(dqkv + at.k, at.row, keys, t, d);
+    zero_rows(dqkv + at.v, at.row, keys, t, d);
 }
 
 void attention_flash_backward(floatx* dqkv, const floatx* d_o, const floatx* o, const float* lse, const floatx* qkv, const int* lengths,
                               Dropout dropout, int b, int t, int h, int d, void* scratch) {
     #pragma omp parallel
     {
-        Flash f = flash_tiles(scratch, d);
+        Flash f = flash_tiles(scratch, t, d);
         #pragma omp for collapse(2) schedule(dynamic)
         for (int batch = 0; batch < b; batch++) {
             for (int head = 0; head < h; head++) {
-                int keys = lengths ? lengths[batch] : t;
                 uint64_t row = probability_row(batch, head, h, t);
                 Head at = head_of(batch, head, t, h, d);
-                if (keys == 0) zero_rows(dqkv + at.q, at.row, 0, t, d);
-                zero_rows(dqkv + at.k, at.row, keys, t, d);
-                zero_rows(dqkv + at.v, at.row, keys, t, d);
-                flash_backward_head(dqkv, d_o, o, lse + row, qkv, at, keys, dropout, row, t, d, f);
+                flash_backward_head(dqkv, d_o, o, lse + row, qkv, at, lengths ? lengths[batch] : t, dropout, row, t, d, f);
             }
         }
     }
@@ -291,12 +307,16 @@ static Materialized materialized_tiles(void* scratch, int t, int d) {
 
 size_t attention_materialized_scratch(int b, int t, int h, int d) { return omp_get_max_threads() * materialized_floats(t, d) * sizeof(float); }
 
-// x [n, keys] of row stride ldx times the dropout factors of queries i0 .. i0+n.
-static void materialized_drop(float* x, float* keep, Dropout dropout, uint64_t row, int i0, int n, int keys, int t, int ldx) {
+// x and, where it is not NULL, y [n, keys] of row stride ldx times the dropout factors of queries i0 .. i0+n.
+static void materialized_drop(float* x, float* y, float* keep, Dropout dropout, uint64_t row, int i0, int n, int keys, int t, int ldx) {
     for (int j = 0; j < keys; j += 4) {
         dropout_factors(keep, dropout, row, i0, n, j / 4, t, QUERIES);
         for (int i = 0; i < n; i++) {
-            for (int r = 0; r < least(4, keys - j); r++) x[(size_t)i * ldx + j + r] *= keep[r * QUERIES + i];
+            for (int r = 0; r < least(4, keys - j); r++) {
+                size_t at = (size_t)i * ldx + j + r;
+                x[at] *= keep[r * QUERIES + i];
+                if (y) y[at] *= keep[r * QUERIES + i];
+            }
         }
     }
 }
@@ -330,7 +350,7 @@ static void materialized_forward_head(float* o, float* probs, const float* qkv, 
             memcpy(p, w, keys * sizeof *p);
             memset(p + keys, 0, (t - keys) * sizeof *p);
         }
-        if (dropout.p > 0) materialized_drop(f.weights, f.keep, dropout, row, i0, n, keys, t, all);
+        if (dropout.p > 0) materialized_drop(f.weights, NULL, f.keep, dropout, row, i0, n, keys, t, all);
         tile_product(n, d, keys, f.weights, all, 1, f.kv, tile_width(d), 0, o + at.o + i0 * at.o_row, at.o_row);
     }
 }
@@ -373,10 +393,7 @@ static void materialized_backward_head(float* dqkv, const float* d_o, const floa
         tile_pack(f.d_o, d_o_rows, at.o_row, n, d);
         tile_product(n, keys, d, d_o_rows, at.o_row, 1, f.kv_t, all, 0, f.ds, all);
         for (int i = 0; i < n; i++) memcpy(f.weights + (size_t)i * all, probs + (size_t)(i0 + i) * t, keys * sizeof *probs);
-        if (dropout.p > 0) {
-            materialized_drop(f.weights, f.keep, dropout, row, i0, n, keys, t, all);
-            materialized_drop(f.ds, f.keep, dropout, row, i0, n, keys, t, all);
-        }
+        if (dropout.p > 0) materialized_drop(f.weights, f.ds, f.keep, dropout, row, i0, n, keys, t, all);
         for (int i = 0; i < n; i++) softmax_row_backward(f.ds + (size_t)i * all, probs + (size_t)(i0 + i) * t, 1.0f / sqrtf((float)d), keys);
         tile_product(keys, d, n, f.weights, 1, all, f.d_o, wide, i0 > 0, dqkv + at.v, at.row);
         tile_product(keys, d, n, f.ds, 1, all, f.q, wide, i0 > 0, dqkv + at.k, at.row);
