@@ -12,7 +12,12 @@ C_BEGIN
 // beta 0 overwrites C (which may hold anything, NaN included), 1 adds. m, n, k >= 0; k = 0 leaves beta C.
 void gemm(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, floatx* c, int ldc);
 
-// The same for the gradient of a weight: C is float on every backend.
+// C = op(A) op(B) + bias + residual in one pass. bias [n] may be NULL; residual [m, n] has C's row stride, may be C itself,
+// and may be NULL.
+void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const float* bias,
+              const floatx* residual, floatx* c, int ldc);
+
+// The same as gemm for the gradient of a weight: C is float on every backend.
 void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, float* c, int ldc);
 
 C_END
