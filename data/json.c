@@ -12,7 +12,7 @@ enum { LARGEST_FILE = 64 << 20 };   // bytes; a config.json with 20,000 class na
 cJSON* json_read(const char* path) {
     FILE* f = fopen(path, "rbe");
     if (!f) trouble("%s: cannot be opened: %s", path, strerror(errno));
-    size_t n = 0, room = 1 << 16, got;
+    size_t n = 0, room = 4096, got;
     char* text = allocate(room, 1);
     while ((got = fread(text + n, 1, room - 1 - n, f)) > 0) {
         n += got;

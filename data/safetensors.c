@@ -1,4 +1,4 @@
-// Reading and writing safetensors. First the parser (bytes -> table of tensors, or what is wrong with them), then reading, then writing.
+// Reading and writing safetensors. First the parser (bytes to a table of tensors, or what is wrong), then reading, then writing.
 #include "safetensors.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -62,7 +62,8 @@ static char* parse_tensor(Tensor* t, const cJSON* entry, const uint8_t* data, si
     t->elements = 1;
     cJSON_ArrayForEach(dimension, shape) {
         if (t->ndim == 8) return format_string("tensor '%s': more than 8 dimensions", name);
-        if (!whole_number(dimension, &t->shape[t->ndim])) return format_string("tensor '%s': dimension %d is not a size", name, t->ndim);
+        if (!whole_number(dimension, &t->shape[t->ndim]))
+            return format_string("tensor '%s': dimension %d is not a size", name, t->ndim);
         if (__builtin_mul_overflow(t->elements, t->shape[t->ndim++], &t->elements))
             return format_string("tensor '%s': its shape has more elements than fit in 64 bits", name);
     }
@@ -72,8 +73,8 @@ static char* parse_tensor(Tensor* t, const cJSON* entry, const uint8_t* data, si
     if (!whole_number(offsets->child, &begin) || !whole_number(offsets->child->next, &end) || begin > end)
         return format_string("tensor '%s': its data_offsets are not a range", name);
     if ((uint64_t)end > room)
-        return format_string("tensor '%s' ends at byte %lld of the data, but only %zu bytes are there: the file is truncated", name,
-                             (long long)end, room);
+        return format_string("tensor '%s' ends at byte %lld of the data, but only %zu bytes are there: the file is truncated",
+                             name, (long long)end, room);
     if (end - begin != bits / 8)
         return format_string("tensor '%s': dtype and shape need %lld bytes, data_offsets give %lld", name, (long long)(bits / 8),
                              (long long)(end - begin));
@@ -105,7 +106,8 @@ static char* check_table(const Safetensors* s, const uint8_t* data, size_t room)
             wrong = format_string("%td bytes before tensor '%s' belong to no tensor", order[i]->data - end, order[i]->name);
         end = order[i]->data + order[i]->bytes;
     }
-    if (!wrong && end != data + room) wrong = format_string("%td bytes after the last tensor belong to no tensor", data + room - end);
+    if (!wrong && end != data + room)
+        wrong = format_string("%td bytes after the last tensor belong to no tensor", data + room - end);
 
     qsort(order, s->count, sizeof *order, by_name);
     for (int i = 1; i < s->count && !wrong; i++)
@@ -132,9 +134,11 @@ char* safetensors_parse(Safetensors* s, const uint8_t* bytes, size_t n) {
     memset(s, 0, sizeof *s);
     if (n < 8) return format_string("it has %zu bytes, not even the length of a header", n);
     for (int i = 0; i < 8; i++) length |= (uint64_t)bytes[i] << 8 * i;
-    if (length > LARGEST_HEADER) return format_string("its header would have %llu bytes: not a safetensors file", (unsigned long long)length);
+    if (length > LARGEST_HEADER)
+        return format_string("its header would have %llu bytes: not a safetensors file", (unsigned long long)length);
     if (length > n - 8)
-        return format_string("its header should have %llu bytes, but only %zu are there: the file is truncated", (unsigned long long)length, n - 8);
+        return format_string("its header should have %llu bytes, but only %zu are there: the file is truncated",
+                             (unsigned long long)length, n - 8);
     text = (const char*)bytes + 8;
     if (length == 0 || text[0] != '{') return strdup("its header does not begin with '{': not a safetensors file");
 
@@ -234,11 +238,13 @@ static void drop_pages(const Safetensors* s, const uint8_t* from, size_t bytes) 
 
 void safetensors_copy(const Safetensors* s, const Tensor* t, float* out, int64_t from, int64_t n) {
     enum { PIECE = 4096, PAGES = 1 << 20 };   // elements: a piece stays in the first cache between its loops; pages go in larger steps
-    int (*convert)(float*, const uint8_t*, int) = t->dtype == DTYPE_F32 ? convert_f32 : t->dtype == DTYPE_BF16 ? convert_bf16 : convert_f16;
+    int (*convert)(float*, const uint8_t*, int) = convert_f16;
+    if (t->dtype == DTYPE_F32) convert = convert_f32;
+    if (t->dtype == DTYPE_BF16) convert = convert_bf16;
     int64_t size = t->dtype == DTYPE_F32 ? 4 : 2;
     if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16)
-        trouble("%s: tensor '%s' is %s; only F32, F16 and BF16 weights can be read: save the model in one of them", s->path, t->name,
-                dtype_name(t->dtype));
+        trouble("%s: tensor '%s' is %s; only F32, F16 and BF16 weights can be read: save the model in one of them", s->path,
+                t->name, dtype_name(t->dtype));
     if (from < 0 || n < 0 || from > t->elements || n > t->elements - from)
         trouble("%s: tensor '%s' has %lld elements, too few for this model", s->path, t->name, (long long)t->elements);
 
@@ -248,8 +254,8 @@ void safetensors_copy(const Safetensors* s, const Tensor* t, float* out, int64_t
         if (!convert(out + done, in, count)) {
             int i = 0;
             while (isfinite(out[done + i])) i++;
-            trouble("%s: tensor '%s' has %s at element %lld; this checkpoint is damaged, use an earlier or another one", s->path, t->name,
-                    isnan(out[done + i]) ? "NaN" : "infinity", (long long)(from + done + i));
+            trouble("%s: tensor '%s' has %s at element %lld; this checkpoint is damaged, use an earlier or another one", s->path,
+                    t->name, isnan(out[done + i]) ? "NaN" : "infinity", (long long)(from + done + i));
         }
         if ((done + count) % PAGES == 0 || done + count == n) {
             int64_t start = (done + count - 1) / PAGES * PAGES;
@@ -262,8 +268,8 @@ void safetensors_copy_raw(const Safetensors* s, const char* name, int dtype, int
     Tensor* t = safetensors_find(s, name);
     if (!t) trouble("%s: there is no tensor '%s'; the file does not belong to this run", s->path, name);
     if (t->dtype != dtype || t->elements != elements)
-        trouble("%s: tensor '%s' is %s with %lld elements where this run has %s with %lld; the file does not belong to it", s->path, name,
-                dtype_name(t->dtype), (long long)t->elements, dtype_name(dtype), (long long)elements);
+        trouble("%s: tensor '%s' is %s with %lld elements where this run has %s with %lld; the file does not belong to it",
+                s->path, name, dtype_name(t->dtype), (long long)t->elements, dtype_name(dtype), (long long)elements);
     memcpy(out, t->data, t->bytes);
     drop_pages(s, t->data, t->bytes);
     t->used = 1;
@@ -281,7 +287,8 @@ struct SafetensorsWriter {
 // What was written so far is of no use: it goes, and the old file under the real name stays as it was.
 NORETURN static void writing_failed(const SafetensorsWriter* w, int error) {
     unlink(w->temporary);
-    trouble("%s: cannot be written: %s; what was there before is unchanged: make room or name another directory", w->path, strerror(error));
+    trouble("%s: cannot be written: %s; what was there before is unchanged: make room or name another directory", w->path,
+            strerror(error));
 }
 
 SafetensorsWriter* safetensors_create(const char* path) {

@@ -46,7 +46,8 @@ void* allocate(size_t count, size_t size) {
         trouble("%zu items of %zu bytes are more than a program can address; something asks for far too much", count, size);
     void* memory = calloc(1, bytes ? bytes : 1);
     if (!memory)
-        trouble("out of memory: %.1f MiB more were needed; close other programs or use a smaller batch or model", bytes / 1048576.0);
+        trouble("out of memory: %.1f MiB more were needed; close other programs or use a smaller batch or model",
+                bytes / 1048576.0);
     return memory;
 }
 

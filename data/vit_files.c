@@ -32,7 +32,8 @@ static double* resample_weights(int from, int to) {
 
 // grid in [from, from, C] -> out [to, to, C], first down the columns, then along the rows.
 static void resample_grid(float* out, const float* in, int from, int to, int C) {
-    double *weight = resample_weights(from, to), *half = allocate((size_t)to * from * C, sizeof *half), *sum = allocate((size_t)C, sizeof *sum);
+    double *weight = resample_weights(from, to), *half = allocate((size_t)to * from * C, sizeof *half);
+    double* sum = allocate((size_t)C, sizeof *sum);
     for (int i = 0; i < to; i++)
         for (int j = 0; j < from; j++) {
             double w = weight[(size_t)i * from + j];
@@ -72,10 +73,12 @@ static void __attribute__((format(printf, 2, 3))) add_line(char** lines, const c
 static void check_shape(const Safetensors* s, const Tensor* x, const VitSlot* slot) {
     char found[200] = "", expected[200] = "";
     if (x->ndim == slot->ndim && !memcmp(x->shape, slot->shape, (size_t)x->ndim * sizeof *x->shape)) return;
-    for (int i = 0, n = 0; i < x->ndim; i++) n += snprintf(found + n, sizeof found - n, "%s%lld", i ? ", " : "", (long long)x->shape[i]);
+    for (int i = 0, n = 0; i < x->ndim; i++)
+        n += snprintf(found + n, sizeof found - n, "%s%lld", i ? ", " : "", (long long)x->shape[i]);
     for (int i = 0, n = 0; i < slot->ndim; i++)
         n += snprintf(expected + n, sizeof expected - n, "%s%lld", i ? ", " : "", (long long)slot->shape[i]);
-    trouble("%s: tensor '%s' has shape [%s], config.json makes it [%s]; the two files do not belong together", s->path, x->name, found, expected);
+    trouble("%s: tensor '%s' has shape [%s], config.json makes it [%s]; the two files do not belong together", s->path, x->name,
+            found, expected);
 }
 
 // Tensors that are left over are named, but inside a layer or the patch embedding they would be part of the arithmetic.
@@ -88,7 +91,8 @@ static void report_unused(const Safetensors* s, char** lines) {
         if (s->tensors[i].used) continue;
         for (size_t k = 0; k < sizeof inside / sizeof *inside; k++)
             if (strstr(name, inside[k]))
-                trouble("%s: tensor '%s' has no place in the model of config.json; use a plain ViT and the config that belongs to it", s->path, name);
+                trouble("%s: tensor '%s' has no place in the model of config.json; use a plain ViT and its own config", s->path,
+                        name);
         if (count++ >= 4) continue;
         char* longer = format_string("%s%s%s", list, count > 1 ? ", " : "", name);
         free(list);
@@ -111,12 +115,14 @@ char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* 
     char *path = format_string("%s/model.safetensors", dir), *lines = format_string("%s", "");
     Safetensors s = safetensors_open(path);
     const char* prefix;
-    int count, from = file->image_size / file->patch, to = model->image_size / model->patch, heads_differ = file->classes != model->classes;
+    int count, from = file->image_size / file->patch, to = model->image_size / model->patch;
+    int heads_differ = file->classes != model->classes;
     VitNaming naming = vit_naming(&s, &prefix);
     VitSlot* slots = vit_slots(file, t, naming, prefix, &count);
 
     if (model->image_size % model->patch || to < 1)
-        trouble("%s: images of %d pixels do not divide into patches of %d; choose a multiple", dir, model->image_size, model->patch);
+        trouble("%s: images of %d pixels do not divide into patches of %d; choose a multiple", dir, model->image_size,
+                model->patch);
     for (int i = 0; i < count; i++) {
         VitSlot* slot = &slots[i];
         Tensor* x = safetensors_find(&s, slot->name);
@@ -124,10 +130,14 @@ char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* 
         check_shape(&s, x, slot);
         x->used = 1;
         if (slot->data == t->position && from != to) read_position(&s, x, slot->data, file->class_token, from, to, file->width);
-        else if (!(heads_differ && (slot->data == t->head_w || slot->data == t->head_b))) safetensors_copy(&s, x, slot->data, 0, x->elements);
+        else if (!(heads_differ && (slot->data == t->head_w || slot->data == t->head_b)))
+            safetensors_copy(&s, x, slot->data, 0, x->elements);
     }
-    if (from != to) add_line(&lines, "%s: position embedding resampled from %d x %d to %d x %d patches", path, from, from, to, to);
-    if (heads_differ && file->classes) add_line(&lines, "%s: its head of %d classes is left out, the model has %d and starts a new one", path, file->classes, model->classes);
+    if (from != to)
+        add_line(&lines, "%s: position embedding resampled from %d x %d to %d x %d patches", path, from, from, to, to);
+    if (heads_differ && file->classes)
+        add_line(&lines, "%s: its head of %d classes is left out, the model has %d and starts a new one", path, file->classes,
+                 model->classes);
     else if (heads_differ) add_line(&lines, "%s: it has no head, the model starts one of %d classes", path, model->classes);
     report_unused(&s, &lines);
     free(slots);
@@ -161,7 +171,8 @@ static cJSON* hf_labels(cJSON* config, const VitConfig* c) {
 
 static cJSON* hf_config(const VitConfig* c) {
     cJSON* o = cJSON_CreateObject();
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "architectures"), cJSON_CreateString(c->classes ? "ViTForImageClassification" : "ViTModel"));
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "architectures"),
+                         cJSON_CreateString(c->classes ? "ViTForImageClassification" : "ViTModel"));
     cJSON_AddStringToObject(o, "model_type", "vit");
     cJSON_AddNumberToObject(o, "hidden_size", c->width);
     cJSON_AddNumberToObject(o, "num_hidden_layers", c->layers);
@@ -199,7 +210,7 @@ static cJSON* hf_preprocessor(const VitConfig* c) {
 // timm builds the named architecture with model_args over it: all of them are given, so the name only has to exist.
 static cJSON* timm_config(const VitConfig* c) {
     cJSON *o = cJSON_CreateObject(), *args, *pretrained, *names;
-    double ratio = (c->mlp + (c->mlp % c->width ? 0.5 : 0)) / c->width;   // timm truncates width * ratio, so aim between two numbers
+    double ratio = (c->mlp + (c->mlp % c->width ? 0.5 : 0)) / c->width;   // timm truncates width * ratio: aim between two numbers
     cJSON_AddStringToObject(o, "architecture", "vit_base_patch16_224");
     cJSON_AddNumberToObject(o, "num_classes", c->classes);
     cJSON_AddNumberToObject(o, "num_features", c->width);
@@ -237,7 +248,8 @@ void vit_write(const char* dir, const VitConfig* c, const VitTensors* t) {
     char* weights = format_string("%s/model.safetensors", dir);
     int hf = c->class_token && !c->mean_pool, count;
     if (!hf && c->norm_eps != 1e-6f)
-        trouble("%s: a pooled ViT is saved in timm's form, which knows no norm epsilon but 1e-06; this model's is %g", dir, c->norm_eps);
+        trouble("%s: a pooled ViT is saved in timm's form, which knows no norm epsilon but 1e-06; this model's is %g", dir,
+                c->norm_eps);
     json_write(config, hf ? hf_config(c) : timm_config(c));
     if (hf) json_write(preprocessor, hf_preprocessor(c));
 

@@ -10,7 +10,7 @@ C_BEGIN
 typedef struct {
     int layers, width, heads, mlp;          // C, H, hidden width of the MLP
     int patch, image_size, channels;        // channels is 3
-    int classes;
+    int classes;                            // 0: the directory has no head (ViTModel, timm num_classes 0)
     int class_token;                        // 1: a class token stands first
     int mean_pool;                          // 1: the head reads the mean of the patch tokens (timm global_pool "avg"), 0: the class token
     int norm_before_pool;                   // 1: final norm on all tokens, then pooling (norm.*); 0: pooling, then norm (timm fc_norm.*)
@@ -41,18 +41,20 @@ typedef struct {
 } VitTensors;
 
 // Reads DIR/config.json (and preprocessor_config.json where it is). Sizes are taken from the config or, for timm, from the tensors'
-// shapes; whatever contradicts itself is trouble. need_weights = 0 allows a directory with a config alone.
+// shapes; whatever contradicts itself is trouble. need_weights = 0 allows a directory with a config alone (for timm the architecture's
+// name then says the sizes). image_size is cut to a multiple of patch. class_name and its strings are malloc'ed.
 VitConfig vit_config_read(const char* dir, int need_weights);
 
-// Fills t (host) from DIR/model.safetensors. `file` is the config as read, `model` the one t is laid out for: where image_size differs
-// the position embedding is resampled (bicubic, antialiased, as timm's resample_abs_pos_embed); where classes differ the head is
-// left as it is. The return value is a malloc'ed list of lines, one for each such event and for tensors that were not used (e.g. a
-// pooler), to be shown and freed; "" when there is nothing to say. A missing tensor, a shape that does not fit or a NaN is trouble.
+// Fills t (host) from DIR/model.safetensors. `file` is the config as read, `model` the one t is laid out for, which differs from it in
+// image_size and classes at most: where image_size differs the position embedding is resampled (bicubic, antialiased, as timm's
+// resample_abs_pos_embed); where classes differ the head is left as it is. The return value is a malloc'ed list of lines, one for each
+// such event and for tensors that were not used (e.g. a pooler), to be shown and freed; "" when there is nothing to say. A missing
+// tensor, a shape that does not fit or a NaN is trouble.
 char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* model, VitTensors* t);
 
 // Writes DIR (which must exist) as a Hugging Face ViTForImageClassification directory (config.json, preprocessor_config.json,
-// model.safetensors). A model that Hugging Face's ViT cannot express (no class token, or norm after pooling) is written with timm's
-// names and config instead.
+// model.safetensors, each whole or not at all). A model that Hugging Face's ViT cannot express (no class token, or a head on the mean
+// of the tokens) is written with timm's names and config instead. classes = 0 writes a ViTModel without pooler.
 void vit_write(const char* dir, const VitConfig* c, const VitTensors* t);
 
 C_END

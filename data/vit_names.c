@@ -5,7 +5,8 @@
 #include <string.h>
 
 // Modules by naming, in the order of VitNaming. timm has q, k and v in one tensor, whose rows are in that order.
-static const char* const patch[] = {"patch_embed.proj", "embeddings.patch_embeddings.projection", "embeddings.patch_embeddings.projection"};
+static const char* const patch[] = {"patch_embed.proj", "embeddings.patch_embeddings.projection",
+                                    "embeddings.patch_embeddings.projection"};
 static const char* const cls[] = {"cls_token", "embeddings.cls_token", "embeddings.cls_token"};
 static const char* const position[] = {"pos_embed", "embeddings.position_embeddings", "embeddings.position_embeddings"};
 static const char* const layers[] = {"blocks", "encoder.layer", "layers"};
@@ -88,8 +89,8 @@ VitNaming vit_naming(const Safetensors* s, const char** prefix) {
     *prefix = safetensors_find(s, "vit.embeddings.patch_embeddings.projection.weight") ? "vit." : "";
     if (safetensors_find(s, "patch_embed.proj.weight")) return VIT_TIMM;
     if (!**prefix && !safetensors_find(s, "embeddings.patch_embeddings.projection.weight"))
-        trouble("%s: no patch embedding under any name known here: not a ViT of Hugging Face (ViTForImageClassification, ViTModel) or timm; "
-                "scripts/convert_checkpoint.py reads some others", s->path);
+        trouble("%s: no patch embedding under any name known here: not a ViT of Hugging Face (ViTForImageClassification, "
+                "ViTModel) or timm; scripts/convert_checkpoint.py reads some others", s->path);
     char* first = format_string("%s%s.0.%s.weight", *prefix, layers[VIT_HF_MODULE], norm1[VIT_HF_MODULE]);
     VitNaming naming = safetensors_find(s, first) ? VIT_HF_MODULE : VIT_HF;
     free(first);
@@ -98,14 +99,28 @@ VitNaming vit_naming(const Safetensors* s, const char** prefix) {
 
 void vit_reject_unsupported(const Safetensors* s) {
     static const struct { const char *part, *meaning; } unsupported[] = {
-        {".ls1.", "layer scale"}, {".ls2.", "layer scale"}, {".gamma_1", "layer scale"}, {".gamma_2", "layer scale"},
-        {".lambda1", "layer scale"}, {".lambda_1", "layer scale"}, {"layer_scale", "layer scale"},
-        {".q_norm.", "normalised queries and keys"}, {".k_norm.", "normalised queries and keys"},
-        {"reg_token", "register tokens"}, {"register_tokens", "register tokens"}, {"attn_pool.", "attention pooling"},
-        {"norm_pre.", "a norm before the first block"}, {"patch_embed.norm.", "a norm in the patch embedding"},
-        {"dist_token", "a distillation token"}, {"distillation_token", "a distillation token"}, {"head_dist.", "a distillation head"},
-        {"distillation_classifier", "a distillation head"}, {"pre_logits.", "a layer before the head"},
-        {"relative_position", "relative positions"}, {"rel_pos", "relative positions"}, {".w12.", "a gated MLP"},
+        {".ls1.", "layer scale"},
+        {".ls2.", "layer scale"},
+        {".gamma_1", "layer scale"},
+        {".gamma_2", "layer scale"},
+        {".lambda1", "layer scale"},
+        {".lambda_1", "layer scale"},
+        {"layer_scale", "layer scale"},
+        {".q_norm.", "normalised queries and keys"},
+        {".k_norm.", "normalised queries and keys"},
+        {"reg_token", "register tokens"},
+        {"register_tokens", "register tokens"},
+        {"attn_pool.", "attention pooling"},
+        {"norm_pre.", "a norm before the first block"},
+        {"patch_embed.norm.", "a norm in the patch embedding"},
+        {"dist_token", "a distillation token"},
+        {"distillation_token", "a distillation token"},
+        {"head_dist.", "a distillation head"},
+        {"distillation_classifier", "a distillation head"},
+        {"pre_logits.", "a layer before the head"},
+        {"relative_position", "relative positions"},
+        {"rel_pos", "relative positions"},
+        {".w12.", "a gated MLP"},
     };
     for (int i = 0; i < s->count; i++)
         for (size_t k = 0; k < sizeof unsupported / sizeof *unsupported; k++)

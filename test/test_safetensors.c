@@ -37,9 +37,11 @@ static void round_trip(void) {
     safetensors_finish(w);
 
     Safetensors s = safetensors_open(path);
-    CHECK(s.count == 6 && !strcmp(s.tensors[0].name, "small \"quoted\"") && !strcmp(s.tensors[5].name, "last"), "%d tensors", s.count);
+    CHECK(s.count == 6 && !strcmp(s.tensors[0].name, "small \"quoted\"") && !strcmp(s.tensors[5].name, "last"), "%d tensors",
+          s.count);
     Tensor* t = safetensors_find(&s, "small \"quoted\"");
-    CHECK(t && t->ndim == 3 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[2] == 5 && t->elements == 30 && t->bytes == 120, "shape");
+    CHECK(t && t->ndim == 3 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[2] == 5 && t->elements == 30 && t->bytes == 120,
+          "shape");
     CHECK((uintptr_t)t->data % 8 == 0, "data not aligned");
     t = safetensors_find(&s, "big");
     for (int pass = 0; pass < 2; pass++) {   // twice: pages given back must come again
@@ -150,17 +152,22 @@ static void damaged_files(void) {
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", 4, "dimension 0 is not a size");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "more than 8 dimensions");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,4]}}", 4, "64 bits");
-    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,1073741824],\"data_offsets\":[0,4]}}", 4, "not a possible number of bytes");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,1073741824],\"data_offsets\":[0,4]}}", 4,
+            "not a possible number of bytes");
     refused("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "not a possible number of bytes");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "not a range");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,1e300]}}", 4, "not a range");
-    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "only 7 bytes are there: the file is truncated");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7,
+            "only 7 bytes are there: the file is truncated");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "need 8 bytes, data_offsets give 4");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 5, "1 bytes after the last tensor");
-    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "4 bytes before tensor 'a' belong to no tensor");
-    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}",
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
+            "4 bytes before tensor 'a' belong to no tensor");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_"
+            "offsets\":[4,12]}}",
             12, "tensors 'a' and 'b' overlap");
-    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_"
+            "offsets\":[4,8]}}",
             8, "tensor 'a' is there twice");
     refused("{\"a\\nb\":{\"dtype\":\"F\\u001b2\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor 'a?b': unknown dtype 'F?2'");
 

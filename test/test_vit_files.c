@@ -13,8 +13,9 @@ static char dir[64], config_path[96], weights_path[96], preprocessor_path[96];
 
 static VitConfig small_config(int timm) {
     VitConfig c = {.layers = 3, .width = 12, .heads = 3, .mlp = 29, .patch = 5, .image_size = 20, .channels = 3, .classes = 7,
-                   .class_token = !timm, .mean_pool = timm, .norm_before_pool = !timm, .qkv_bias = 1, .norm_eps = timm ? 1e-6f : 1e-12f,
-                   .mean = {0.485f, 0.456f, 0.1f}, .std = {0.229f, 0.224f, 1.f / 3}, .bicubic = timm, .crop_pct = 0.875f};
+                   .class_token = !timm, .mean_pool = timm, .norm_before_pool = !timm, .qkv_bias = 1,
+                   .norm_eps = timm ? 1e-6f : 1e-12f, .mean = {0.485f, 0.456f, 0.1f}, .std = {0.229f, 0.224f, 1.f / 3},
+                   .bicubic = timm, .crop_pct = 0.875f};
     return c;
 }
 
@@ -46,11 +47,12 @@ static VitTensors make_tensors(const VitConfig* c, int random, float** all, size
 }
 
 static int same_config(const VitConfig* a, const VitConfig* b) {
-    int same = a->layers == b->layers && a->width == b->width && a->heads == b->heads && a->mlp == b->mlp && a->patch == b->patch &&
-               a->image_size == b->image_size && a->channels == b->channels && a->classes == b->classes && a->class_token == b->class_token &&
-               a->mean_pool == b->mean_pool && a->norm_before_pool == b->norm_before_pool && a->qkv_bias == b->qkv_bias &&
-               a->norm_eps == b->norm_eps && !memcmp(a->mean, b->mean, sizeof a->mean) && !memcmp(a->std, b->std, sizeof a->std) &&
-               a->bicubic == b->bicubic && a->crop_pct == b->crop_pct && !a->class_name == !b->class_name;
+    int same = a->layers == b->layers && a->width == b->width && a->heads == b->heads && a->mlp == b->mlp &&
+               a->patch == b->patch && a->image_size == b->image_size && a->channels == b->channels && a->classes == b->classes &&
+               a->class_token == b->class_token && a->mean_pool == b->mean_pool && a->norm_before_pool == b->norm_before_pool &&
+               a->qkv_bias == b->qkv_bias && a->norm_eps == b->norm_eps && !memcmp(a->mean, b->mean, sizeof a->mean) &&
+               !memcmp(a->std, b->std, sizeof a->std) && a->bicubic == b->bicubic && a->crop_pct == b->crop_pct &&
+               !a->class_name == !b->class_name;
     for (int i = 0; same && a->class_name && i < a->classes; i++) same = !strcmp(a->class_name[i], b->class_name[i]);
     return same;
 }
@@ -67,20 +69,22 @@ static void clear_directory(void) {
 }
 
 // Writes the tensors in any naming and any of the three dtypes (values rounded by cutting off), plus a tensor of the name `extra`.
-static void write_weights(const VitConfig* c, const VitTensors* t, VitNaming naming, const char* prefix, int dtype, const char* extra,
-                          const char* without) {
+static void write_weights(const VitConfig* c, const VitTensors* t, VitNaming naming, const char* prefix, int dtype,
+                          const char* extra, const char* without) {
     int count;
     int64_t one[1] = {1};
     VitSlot* slots = vit_slots(c, t, naming, prefix, &count);
     SafetensorsWriter* w = safetensors_create(weights_path);
     for (int i = 0; i < count; i++)
-        if (!without || strcmp(without, slots[i].name)) safetensors_declare(w, slots[i].name, dtype, slots[i].ndim, slots[i].shape);
+        if (!without || strcmp(without, slots[i].name))
+            safetensors_declare(w, slots[i].name, dtype, slots[i].ndim, slots[i].shape);
     if (extra) safetensors_declare(w, extra, DTYPE_F32, 1, one);
     for (int i = 0; i < count; i++)
         for (int64_t k = 0; k < slots[i].elements && (!without || strcmp(without, slots[i].name)); k++) {
             uint32_t bits;
             memcpy(&bits, &slots[i].data[k], 4);
-            uint16_t half = dtype == DTYPE_BF16 ? (uint16_t)(bits >> 16) : (uint16_t)((bits >> 16 & 0x8000) | (((bits & 0x7fffffff) - 0x38000000) >> 13));
+            uint16_t half = dtype == DTYPE_BF16 ? (uint16_t)(bits >> 16)
+                                                : (uint16_t)((bits >> 16 & 0x8000) | (((bits & 0x7fffffff) - 0x38000000) >> 13));
             safetensors_write(w, dtype == DTYPE_F32 ? (void*)&slots[i].data[k] : &half, dtype == DTYPE_F32 ? 4 : 2);
         }
     if (extra) safetensors_write(w, &(float){0}, 4);
@@ -158,9 +162,9 @@ static void other_sizes(void) {
     static const struct { int from, to; float expected[25]; } golden[] = {
         {4, 2, {5.321579f, 6.617939f, 7.12996f, 4.504525f}},
         {4, 3, {2.129812f, 7.85907f, 6.715877f, 5.818418f, 8.738845f, 2.696237f, 7.037237f, 6.830056f, 3.024633f}},
-        {3, 5, {-1.206123f, 2.270769f, 7.377358f, 6.644466f, 5.571378f, 2.525486f, 3.503174f, 5.246268f, 6.817945f, 7.662067f, 8.452829f,
-                5.537313f, 2, 6.925375f, 10.60377f, 10.25148f, 6.574515f, 1.77612f, 6.035866f, 9.416782f, 10.76611f, 7.030132f, 2,
-                5.432555f, 8.290494f}},
+        {3, 5, {-1.206123f, 2.270769f, 7.377358f, 6.644466f, 5.571378f, 2.525486f, 3.503174f, 5.246268f, 6.817945f,
+                7.662067f,  8.452829f, 5.537313f, 2,         6.925375f, 10.60377f, 10.25148f, 6.574515f, 1.77612f,
+                6.035866f,  9.416782f, 10.76611f, 7.030132f, 2,         5.432555f, 8.290494f}},
     };
     for (int g = 0; g < 3; g++) {
         VitConfig c = small_config(0), d;
@@ -182,11 +186,14 @@ static void other_sizes(void) {
         for (int i = 0; i < to; i++)
             for (int k = 0; k < C; k++) {
                 float got = u.position[(i + 1) * C + k], want = golden[g].expected[i] * (float)(k + 1);
-                CHECK(fabsf(got - want) <= 1e-5f * (1 + fabsf(want)), "%d -> %d, row %d, channel %d: %g, not %g", golden[g].from, golden[g].to, i, k, got, want);
+                CHECK(fabsf(got - want) <= 1e-5f * (1 + fabsf(want)), "%d -> %d, row %d, channel %d: %g, not %g", golden[g].from,
+                      golden[g].to, i, k, got, want);
             }
         CHECK(u.head_w[0] == 42 && u.head_w[1] == 0, "the head was touched");
         CHECK(!memcmp(u.layer[2].fc2_w, t.layer[2].fc2_w, (size_t)C * c.mlp * sizeof(float)), "other tensors");
-        CHECK(strstr(lines, "position embedding resampled from") && strstr(lines, "its head of 7 classes is left out, the model has 3"), "%s", lines);
+        CHECK(strstr(lines, "position embedding resampled from") &&
+                  strstr(lines, "its head of 7 classes is left out, the model has 3"),
+              "%s", lines);
         clear_directory();
         free(lines);
         free(a), free(b), free(t.layer), free(u.layer);
@@ -195,21 +202,28 @@ static void other_sizes(void) {
 
 // What timm leaves to the name, and configs that need no weights.
 static void timm_names(void) {
-    static const struct { const char* config; int width, layers, heads, mlp, patch, image, classes, class_token, mean_pool; } cases[] = {
-        {"{\"architecture\": \"vit_small_patch8_224\", \"num_classes\": 10}", 384, 12, 6, 1536, 8, 224, 10, 1, 0},
-        {"{\"architecture\": \"vit_huge_patch14_224\", \"pretrained_cfg\": {\"num_classes\": 0}}", 1280, 32, 16, 5120, 14, 224, 0, 1, 0},
-        {"{\"architecture\": \"vit_giant_patch14_224\", \"pretrained_cfg\": {\"input_size\": [3, 230, 230]}}", 1408, 40, 16, 6144, 14, 224, 1000, 1, 0},
-        {"{\"architecture\": \"vit_base_patch16_gap_224\"}", 768, 12, 16, 3072, 16, 224, 1000, 0, 1},
-        {"{\"architecture\": \"deit_tiny_patch16_224\", \"model_args\": {\"img_size\": 96, \"depth\": 5, \"drop_path_rate\": 0.1}}",
-         192, 5, 3, 768, 16, 96, 1000, 1, 0},
-        {"{\"architecture\": \"test_vit\", \"model_args\": {\"num_heads\": 4, \"embed_dim\": 80, \"mlp_ratio\": 2.5, \"init_values\": null}}",
-         80, 6, 4, 200, 16, 224, 1000, 1, 0}};
+    static const struct {
+        const char* config;
+        int width, layers, heads, mlp, patch, image, classes, class_token, mean_pool;
+    } cases[] = {{"{\"architecture\": \"vit_small_patch8_224\", \"num_classes\": 10}", 384, 12, 6, 1536, 8, 224, 10, 1, 0},
+                 {"{\"architecture\": \"vit_huge_patch14_224\", \"pretrained_cfg\": {\"num_classes\": 0}}", 1280, 32, 16, 5120,
+                  14, 224, 0, 1, 0},
+                 {"{\"architecture\": \"vit_giant_patch14_224\", \"pretrained_cfg\": {\"input_size\": [3, 230, 230]}}", 1408, 40,
+                  16, 6144, 14, 224, 1000, 1, 0},
+                 {"{\"architecture\": \"vit_base_patch16_gap_224\"}", 768, 12, 16, 3072, 16, 224, 1000, 0, 1},
+                 {"{\"architecture\": \"deit_tiny_patch16_224\", \"model_args\": {\"img_size\": 96, \"depth\": 5, "
+                  "\"drop_path_rate\": 0.1}}",
+                  192, 5, 3, 768, 16, 96, 1000, 1, 0},
+                 {"{\"architecture\": \"test_vit\", \"model_args\": {\"num_heads\": 4, \"embed_dim\": 80, \"mlp_ratio\": 2.5, "
+                  "\"init_values\": null}}",
+                  80, 6, 4, 200, 16, 224, 1000, 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_text(config_path, cases[i].config);
         VitConfig c = vit_config_read(dir, 0);
         CHECK(c.width == cases[i].width && c.layers == cases[i].layers && c.heads == cases[i].heads && c.mlp == cases[i].mlp &&
-              c.patch == cases[i].patch && c.image_size == cases[i].image && c.classes == cases[i].classes &&
-              c.class_token == cases[i].class_token && c.mean_pool == cases[i].mean_pool && c.norm_eps == 1e-6f, "%s", cases[i].config);
+                  c.patch == cases[i].patch && c.image_size == cases[i].image && c.classes == cases[i].classes &&
+                  c.class_token == cases[i].class_token && c.mean_pool == cases[i].mean_pool && c.norm_eps == 1e-6f,
+              "%s", cases[i].config);
         CHECK(c.mean[0] == (i == 4 ? 0.485f : 0.5f), "mean of %s", cases[i].config);
     }
     clear_directory();
@@ -217,15 +231,19 @@ static void timm_names(void) {
 
 static void preprocessing(void) {
     static const struct { const char* text; float mean, std, crop; int bicubic; } cases[] = {
-        {"{}", 0.5f, 0.5f, 1, 0}, {"{\"resample\": 3, \"image_mean\": [0.1, 0.2, 0.3]}", 0.1f, 0.5f, 1, 1},
+        {"{}", 0.5f, 0.5f, 1, 0},
+        {"{\"resample\": 3, \"image_mean\": [0.1, 0.2, 0.3]}", 0.1f, 0.5f, 1, 1},
         {"{\"do_normalize\": false, \"image_mean\": [0.1, 0.2, 0.3]}", 0, 1, 1, 0},
-        {"{\"size\": {\"shortest_edge\": 256}, \"do_center_crop\": true, \"crop_size\": {\"height\": 224, \"width\": 224}}", 0.5f, 0.5f, 0.875f, 0},
+        {"{\"size\": {\"shortest_edge\": 256}, \"do_center_crop\": true, \"crop_size\": {\"height\": 224, \"width\": 224}}", 0.5f,
+         0.5f, 0.875f, 0},
         {"{\"size\": 224, \"image_std\": [0.25, 1, 1]}", 0.5f, 0.25f, 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_text(config_path, "{\"model_type\": \"vit\"}");
         write_text(preprocessor_path, cases[i].text);
         VitConfig c = vit_config_read(dir, 0);
-        CHECK(c.mean[0] == cases[i].mean && c.std[0] == cases[i].std && c.crop_pct == cases[i].crop && c.bicubic == cases[i].bicubic, "%s", cases[i].text);
+        CHECK(c.mean[0] == cases[i].mean && c.std[0] == cases[i].std && c.crop_pct == cases[i].crop &&
+                  c.bicubic == cases[i].bicubic,
+              "%s", cases[i].text);
         CHECK(c.width == 768 && c.heads == 12 && c.classes == 2 && c.norm_eps == 1e-12f, "defaults");
     }
     clear_directory();
@@ -247,11 +265,16 @@ static const int yes = 1, no = 0;
 
 static void bad_configs(void) {
     static const struct { const char *config, *expected; } cases[] = {
-        {"", "config.json: line 1: not valid JSON"}, {"{\n\"a\": 1,\n\"b\" 2}", "config.json: line 3: not valid JSON"},
-        {"[1]", "not a JSON object"}, {"{\"a\": 1}", "neither Hugging Face's config of a ViT (hidden_size) nor timm's"},
-        {"{\"model_type\": \"deit\"}", "config.json: model_type is 'deit'"}, {"{\"model_type\": 3}", "model_type is 3; a text is expected"},
-        {"{\"hidden_size\": 12.5}", "hidden_size is 12.5; a whole number from 1 to"}, {"{\"hidden_size\": -3}", "hidden_size is -3"},
-        {"{\"hidden_size\": 1e99}", "hidden_size is 1e+99"}, {"{\"hidden_size\": \"x\"}", "hidden_size is \"x\""},
+        {"", "config.json: line 1: not valid JSON"},
+        {"{\n\"a\": 1,\n\"b\" 2}", "config.json: line 3: not valid JSON"},
+        {"[1]", "not a JSON object"},
+        {"{\"a\": 1}", "neither Hugging Face's config of a ViT (hidden_size) nor timm's"},
+        {"{\"model_type\": \"deit\"}", "config.json: model_type is 'deit'"},
+        {"{\"model_type\": 3}", "model_type is 3; a text is expected"},
+        {"{\"hidden_size\": 12.5}", "hidden_size is 12.5; a whole number from 1 to"},
+        {"{\"hidden_size\": -3}", "hidden_size is -3"},
+        {"{\"hidden_size\": 1e99}", "hidden_size is 1e+99"},
+        {"{\"hidden_size\": \"x\"}", "hidden_size is \"x\""},
         {"{\"hidden_size\": 10, \"num_attention_heads\": 3}", "3 heads do not divide the width 10"},
         {"{\"hidden_size\": 12, \"image_size\": [32, 16]}", "image_size is not one square size"},
         {"{\"hidden_size\": 12, \"patch_size\": []}", "patch_size is not one square size"},
@@ -265,16 +288,19 @@ static void bad_configs(void) {
         {"{\"hidden_size\": 12, \"id2label\": {\"0\": \"a\", \"00\": \"b\"}}", "id2label: \"00\" is not a class"},
         {"{\"architecture\": 5}", "architecture is 5; a text"},
         {"{\"architecture\": \"convnext_large\"}", "embed_dim is missing"},
-        {"{\"architecture\": \"vit_odd\", \"model_args\": {\"embed_dim\": 64, \"depth\": 2}}", "'vit_odd' with width 64 has an unknown number of heads"},
+        {"{\"architecture\": \"vit_odd\", \"model_args\": {\"embed_dim\": 64, \"depth\": 2}}",
+         "'vit_odd' with width 64 has an unknown number of heads"},
         {"{\"architecture\": \"vit_base_patch16_rpn_224\"}", "has norms after the residual branches"},
         {"{\"architecture\": \"vit_base_patch32_clip_quickgelu_224\"}", "has another GELU"},
         {"{\"architecture\": \"vit_tiny_patch16_224\", \"model_args\": {\"qk_norm\": true}}", "model_args.qk_norm is set"},
-        {"{\"architecture\": \"vit_tiny_patch16_224\", \"model_args\": {\"act_layer\": \"relu\"}}", "model_args.act_layer is set"},
+        {"{\"architecture\": \"vit_tiny_patch16_224\", \"model_args\": {\"act_layer\": \"relu\"}}",
+         "model_args.act_layer is set"},
         {"{\"architecture\": \"vit_tiny_patch16_224\", \"model_args\": {\"final_norm\": false}}", "model_args.final_norm is set"},
         {"{\"architecture\": \"vit_tiny_patch16_224\", \"global_pool\": \"map\"}", "global_pool is 'map'"},
         {"{\"architecture\": \"vit_base_patch16_gap_224\", \"global_pool\": \"token\"}", "there is no class token"},
         {"{\"architecture\": \"vit_tiny_patch16_224\", \"model_args\": {\"mlp_ratio\": 1e300}}", "mlp_ratio gives an MLP of"},
-        {"{\"architecture\": \"vit_tiny_patch16_224\", \"pretrained_cfg\": {\"mean\": [0.5]}}", "mean is [0.5]; a list of 3 numbers"},
+        {"{\"architecture\": \"vit_tiny_patch16_224\", \"pretrained_cfg\": {\"mean\": [0.5]}}",
+         "mean is [0.5]; a list of 3 numbers"},
         {"{\"architecture\": \"vit_tiny_patch16_224\", \"pretrained_cfg\": {\"std\": [1, 0, 1]}}", "deviation of channel 1 is 0"},
         {"{\"architecture\": \"vit_tiny_patch16_224\", \"pretrained_cfg\": {\"crop_pct\": 40}}", "crop_pct is 40"}};
     test_dies(read_config, &no, "config.json: cannot be opened: No such file", 1);
@@ -305,10 +331,14 @@ static void bad_weights(void) {
         {0, "vit.embeddings.distillation_token", NULL, "a distillation token, which is not computed"},
         {0, NULL, "classifier.bias", "tensor 'classifier.bias' is missing"},
         {1, "blocks.0.ls1.gamma", NULL, "'blocks.0.ls1.gamma' means layer scale, which is not computed here"},
-        {1, "blocks.0.attn.q_norm.weight", NULL, "normalised queries and keys"}, {1, "reg_token", NULL, "register tokens"},
-        {1, "attn_pool.latent", NULL, "attention pooling"}, {1, "norm_pre.weight", NULL, "a norm before the first block"},
-        {1, "dist_token", NULL, "a distillation token"}, {1, "cls_token", NULL, "pos_embed has no row for the class token"},
-        {1, "blocks.0.attn.new", NULL, "'blocks.0.attn.new' has no place in the model"}, {1, NULL, "pos_embed", "'pos_embed' is missing"},
+        {1, "blocks.0.attn.q_norm.weight", NULL, "normalised queries and keys"},
+        {1, "reg_token", NULL, "register tokens"},
+        {1, "attn_pool.latent", NULL, "attention pooling"},
+        {1, "norm_pre.weight", NULL, "a norm before the first block"},
+        {1, "dist_token", NULL, "a distillation token"},
+        {1, "cls_token", NULL, "pos_embed has no row for the class token"},
+        {1, "blocks.0.attn.new", NULL, "'blocks.0.attn.new' has no place in the model"},
+        {1, NULL, "pos_embed", "'pos_embed' is missing"},
         {1, NULL, "blocks.1.norm1.weight", "model_args.depth is 3, but the file of weights has 1"},
         {1, NULL, "fc_norm.bias", "tensor 'fc_norm.bias' is missing"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -317,7 +347,8 @@ static void bad_weights(void) {
         size_t n;
         VitTensors t = make_tensors(&c, 1, &a, &n);
         vit_write(dir, &c, &t);
-        write_weights(&c, &t, cases[i].timm ? VIT_TIMM : VIT_HF, cases[i].timm ? "" : "vit.", DTYPE_F32, cases[i].extra, cases[i].without);
+        write_weights(&c, &t, cases[i].timm ? VIT_TIMM : VIT_HF, cases[i].timm ? "" : "vit.", DTYPE_F32, cases[i].extra,
+                      cases[i].without);
         test_dies(read_all, NULL, cases[i].expected, 1);
         clear_directory();
         free(a), free(t.layer);
@@ -345,9 +376,11 @@ static void contradictions(void) {
     CHECK(getdelim(&plain, &room, 0, f) > 0, "config.json");
     fclose(f);
     static const struct { const char *from, *to, *expected; } edits[] = {
-        {"\"intermediate_size\":\t29", "\"intermediate_size\":\t28", "'vit.encoder.layer.0.intermediate.dense.weight' has shape [29, 12], config.json makes it [28, 12]"},
+        {"\"intermediate_size\":\t29", "\"intermediate_size\":\t28",
+         "'vit.encoder.layer.0.intermediate.dense.weight' has shape [29, 12], config.json makes it [28, 12]"},
         {"\"num_hidden_layers\":\t3", "\"num_hidden_layers\":\t2", "'vit.encoder.layer.2.layernorm_before.weight' has no place"},
-        {"\"image_size\":\t20", "\"image_size\":\t25", "'vit.embeddings.position_embeddings' has shape [1, 17, 12], config.json makes it [1, 26, 12]"},
+        {"\"image_size\":\t20", "\"image_size\":\t25",
+         "'vit.embeddings.position_embeddings' has shape [1, 17, 12], config.json makes it [1, 26, 12]"},
         {"\"qkv_bias\":\ttrue", "\"qkv_bias\":\tfalse", "query.bias' has no place"},
         {"\"6\":\t\"LABEL_6\"", "\"6\":\t\"x\", \"7\": \"y\"", "the number of labels is 8, but the classifier has 7"},
         {"\"model_type\"", "\"architecture\"", "is timm's, but the tensors of"}};
@@ -379,9 +412,10 @@ static void real_checkpoint(void) {
     char* path = format_string("%s/vit_tiny_patch16_224", data ? data : "/nowhere");
     if (!access(path, R_OK)) {
         VitConfig c = vit_config_read(path, 1);
-        CHECK(c.width == 192 && c.layers == 12 && c.heads == 3 && c.mlp == 768 && c.patch == 16 && c.image_size == 224 && c.classes == 1000 &&
-              c.class_token && !c.mean_pool && c.norm_before_pool && c.qkv_bias && c.norm_eps == 1e-6f && c.mean[1] == 0.5f && c.bicubic &&
-              c.crop_pct == 0.9f, "config");
+        CHECK(c.width == 192 && c.layers == 12 && c.heads == 3 && c.mlp == 768 && c.patch == 16 && c.image_size == 224 &&
+                  c.classes == 1000 && c.class_token && !c.mean_pool && c.norm_before_pool && c.qkv_bias && c.norm_eps == 1e-6f &&
+                  c.mean[1] == 0.5f && c.bicubic && c.crop_pct == 0.9f,
+              "config");
         float *a, *b;
         size_t n, m;
         VitTensors t = make_tensors(&c, 0, &a, &n), u = make_tensors(&c, 0, &b, &m);
