@@ -24,6 +24,7 @@ typedef struct {
     int classes;
     char** class_name;             // [classes]; "0", "1", ... where the files name none
     Split train, test;             // test.count may be 0
+    struct Holding* holding;       // the mappings and memory behind the images
 } Images;
 
 // Ends the program with file, record and cause where anything is wrong (truncated file, label outside the classes, ...).

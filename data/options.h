@@ -8,16 +8,20 @@
 
 C_BEGIN
 
-typedef enum { OPTION_GROUP, OPTION_FLAG, OPTION_INT, OPTION_LONG, OPTION_FLOAT, OPTION_TEXT, OPTION_CHOICE, OPTION_END } OptionKind;
+typedef enum {
+    OPTION_GROUP, OPTION_FLAG, OPTION_INT, OPTION_LONG, OPTION_FLOAT, OPTION_TEXT, OPTION_CHOICE,
+    OPTION_ARGUMENT,        // a word that is no option ("pack_images DIR OUT"): filled in the table's order, each one is needed
+    OPTION_END
+} OptionKind;
 
 typedef struct {
     OptionKind kind;
     const char* name;       // long name without dashes; a GROUP's title
     char letter;            // short name or 0
-    void* value;            // int*, int* (FLAG), int64_t*, double*, const char**, int* (CHOICE: index)
+    void* value;            // int*, int* (FLAG), int64_t*, double*, const char** (TEXT, ARGUMENT), int* (CHOICE: index)
     const char* argument;   // what --help calls the argument; CHOICE: "bandit|uniform|norm"
     const char* help;       // one line
-    double least, most;     // numbers outside are a usage error
+    double least, most;     // numbers outside are a usage error; both 0: any number
     int meaning;            // 1: changing it changes what is computed (compared by --resume); 0: it does not
     int given;              // set by options_parse
 } Option;
@@ -25,13 +29,14 @@ typedef struct {
 // Parses argv into the table (ending with OPTION_END). "--name value", "--name=value", "-x value", "-xvalue"; unambiguous prefixes
 // are accepted; anything else, a number out of range or trailing garbage is a usage error that names the option and the range.
 // Values found in the table before the call are the defaults that --help shows. --help and --version are answered here (exit 0).
-// Arguments that are no options are a usage error.
+// Arguments beyond the table's OPTION_ARGUMENTs are a usage error.
 void options_parse(Option* table, int argc, char** argv, const char* synopsis, const char* version);
 
 // "name = value" a line, every option of the table, text quoted as needed; what `options.txt` holds.
 void options_write(const Option* table, FILE* f);
 // Compares the file with the table: options with meaning = 1 that differ are trouble, naming each with both values; those that
 // were not given on the command line take the file's value first. (A resumed run needs no option but --resume.)
+// A file that lacks an option with meaning = 1, or has a line that fits no option, is trouble.
 void options_resume(Option* table, const char* path);
 
 Option* option_find(Option* table, const char* name);

@@ -18,7 +18,7 @@ typedef struct {
     int64_t step;           // 1 for the first
     double epoch;           // epochs done after this step, e.g. 0.25
     double loss, lr, grad_norm;
-    double accuracy;        // of the test split, or NAN
+    double accuracy;        // of the test split, 0 .. 1; or NAN
     double ms, samples_per_s;
     size_t kept_bytes, peak_bytes;
 } LogLine;
@@ -39,8 +39,11 @@ void log_close(Log* l);
 // Files under a temporary name until file_finish (fsync, rename, fsync of the directory). A full disk or a missing permission is trouble.
 FILE* file_create(const char* path);
 void file_finish(FILE* f, const char* path);
+void file_abandon(FILE* f, const char* path);   // instead of file_finish: nothing has happened
 // mkdir -p or trouble.
 void directory_make(const char* path);
+// An empty directory of that name, whatever was there before: where the next state is written before directory_replace.
+void directory_fresh(const char* path);
 // Swaps a completely written directory `from` into place as `to` (the old one, if any, is removed last): a crash leaves the old or the
 // new one under the name, never a mixture or a half.
 void directory_replace(const char* from, const char* to);

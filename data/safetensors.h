@@ -39,6 +39,9 @@ typedef struct {
 // Opens path; ends the program (trouble) with file, place and cause where anything is wrong.
 Safetensors safetensors_open(const char* path);
 void safetensors_close(Safetensors* s);
+// The parser alone, over n bytes that outlive s: fills s and returns NULL, or returns what is wrong (free() it; s holds what came before
+// and is to be closed either way). Never ends the program, never reads outside the bytes; what the fuzzer feeds.
+char* safetensors_parse(Safetensors* s, const uint8_t* bytes, size_t n);
 // The tensor of that name or NULL.
 Tensor* safetensors_find(const Safetensors* s, const char* name);
 // Copies elements [from, from + n) of an F32, F16 or BF16 tensor as float. NaN or infinity is trouble, with the tensor's name and index.

@@ -23,17 +23,19 @@ typedef struct {
 } VitConfig;
 
 // Every parameter in the order of the model, each as one float array in our layout:
+typedef struct VitLayer {
+    float *norm1_w, *norm1_b;               // [C]
+    float *qkv_w, *qkv_b;                   // [3C, C] rows q, k, v; [3C] or NULL
+    float *proj_w, *proj_b;                 // [C, C], [C]
+    float *norm2_w, *norm2_b;
+    float *fc1_w, *fc1_b;                   // [mlp, C], [mlp]
+    float *fc2_w, *fc2_b;                   // [C, mlp], [C]
+} VitLayer;
+
 typedef struct {
     float *patch_w, *patch_b;               // [C, 3*patch*patch], [C]
     float *cls, *position;                  // [C] or NULL, [class_token + n, C]
-    struct VitLayer {
-        float *norm1_w, *norm1_b;           // [C]
-        float *qkv_w, *qkv_b;               // [3C, C] rows q, k, v; [3C] or NULL
-        float *proj_w, *proj_b;             // [C, C], [C]
-        float *norm2_w, *norm2_b;
-        float *fc1_w, *fc1_b;               // [mlp, C], [mlp]
-        float *fc2_w, *fc2_b;               // [C, mlp], [C]
-    }* layer;                               // [layers]
+    VitLayer* layer;                        // [layers]
     float *norm_w, *norm_b;                 // [C]
     float *head_w, *head_b;                 // [classes, C], [classes]
 } VitTensors;

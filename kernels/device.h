@@ -44,6 +44,11 @@ void device_copy(void* to, const void* from, size_t bytes);
 void device_zero(void* p, size_t bytes);
 void device_sync(void);
 
+// Device memory as the host sees it, for loading and saving: p itself where both are the same memory, else a host copy. Closing a
+// view with write = 1 brings what was written into the device's memory.
+float* host_view_open(float* p, size_t n);
+void host_view_close(float* view, float* p, size_t n, int write);
+
 // Seconds since some fixed point, after a device_sync().
 double device_seconds(void);
 

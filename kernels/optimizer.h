@@ -1,6 +1,7 @@
 // AdamW (Loshchilov & Hutter, 2019) and SGD with momentum, on whole tensors and on column blocks; global norm and clipping.
 //
-// All parameters, gradients and moments are float. gradient_scale multiplies every gradient first (clipping).
+// All parameters, gradients and moments are float. gradient_scale multiplies every gradient first (clipping). The settings are
+// double, as PyTorch's are: 1 - 0.999f is 1.3e-5 away from 1 - 0.999.
 #ifndef PREBR_OPTIMIZER_H
 #define PREBR_OPTIMIZER_H
 
@@ -9,11 +10,14 @@
 C_BEGIN
 
 typedef struct {
-    float lr, beta1, beta2, eps, weight_decay;   // decay is decoupled: w -= lr * weight_decay * w
+    double lr, beta1, beta2, eps, weight_decay;   // decay is decoupled: w -= lr * weight_decay * w
     float gradient_scale;
 } AdamW;
 
-typedef struct { float lr, momentum, weight_decay, gradient_scale; } SGD;   // decay is added to the gradient, as in PyTorch
+typedef struct {
+    double lr, momentum, weight_decay;   // decay is added to the gradient, as in PyTorch
+    float gradient_scale;
+} SGD;
 
 // w, m, v [n] are updated from g [n]; t >= 1 is the number of this update (bias correction). The order of operations is
 // PyTorch's: w *= 1 - lr wd; m += (1-b1)(g-m); v = b2 v + (1-b2) g^2; w -= (lr / (1-b1^t)) m / (sqrt(v) / sqrt(1-b2^t) + eps).
@@ -23,7 +27,7 @@ void adamw_dense(float* w, float* m, float* v, const float* g, AdamW o, int t, s
 // updates including this one. All other columns stay bit for bit as they are.
 void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin);
 
-// velocity = momentum velocity + (g + wd w); w -= lr velocity. first = 1: velocity = g + wd w (PyTorch's first step).
+// velocity = momentum velocity + (g + wd w); w -= lr velocity. first = 1 (for a block, t = 1): velocity = g + wd w, PyTorch's first step.
 void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size_t n);
 void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin);
 

@@ -1,8 +1,9 @@
 # The list of tests for ctest, read as it stands: every test program that Make built, then every test/test_*.sh.
 # $BUILD is the build directory (Makefile). A test that exits with 77 is reported as skipped.
-get_filename_component(here ${CMAKE_CURRENT_LIST_FILE} DIRECTORY)
-file(GLOB sources ${here}/test_*.c ${here}/test_*.sh)
+# (ctest runs this in test/ and sets no CMAKE_ variable with the directory; what GLOB gives has absolute paths.)
+file(GLOB sources test_*.c test_*.sh)
 foreach(source ${sources})
+  get_filename_component(here ${source} DIRECTORY)
   get_filename_component(name ${source} NAME_WE)
   get_filename_component(kind ${source} EXT)
   if(kind STREQUAL ".c")

@@ -1,12 +1,16 @@
-// What every C test uses: checks that name the place, random data, comparison of arrays, and skipping.
+// What every C test uses: checks that name the place, random data, comparison of arrays, skipping, and functions that must end the
+// program with a certain line.
 #ifndef PREBR_TEST_H
 #define PREBR_TEST_H
 
 #include <math.h>
+#include <omp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int test_failures = 0;
 
@@ -47,6 +51,40 @@ static inline double test_difference(const float* a, const double* b, size_t n) 
         if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
     }
     return worst;
+}
+
+#ifdef __cplusplus
+extern "C"
+#endif
+void __lsan_disable(void) __attribute__((weak));   // there under the address sanitizer only
+
+// Calls function(argument) in a child process, which must end with that exit code after exactly one line on stderr that contains
+// `expected`. The child has one thread (libgomp's team does not survive a fork), 20 seconds, and does not look for leaks.
+static inline void test_dies(void (*function)(const void*), const void* argument, const char* expected, int code) {
+    int ends[2], status = 0;
+    char line[4096];
+    size_t length = 0;
+    ssize_t got;
+    fflush(NULL);
+    if (pipe(ends)) { perror("pipe"); exit(1); }
+    pid_t child = fork();
+    if (child == 0) {
+        if (__lsan_disable) __lsan_disable();
+        alarm(20);
+        omp_set_num_threads(1);
+        dup2(ends[1], 2);
+        function(argument);
+        _exit(0);
+    }
+    close(ends[1]);
+    while (length < sizeof line - 1 && (got = read(ends[0], line + length, sizeof line - 1 - length)) > 0) length += (size_t)got;
+    line[length] = 0;
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code, "expected exit code %d and \"%s\", got status 0x%x and \"%s\"",
+          code, expected, status, line);
+    CHECK(strstr(line, expected), "\"%s\" is not in \"%s\"", expected, line);
+    CHECK(length && strchr(line, '\n') == line + length - 1, "not exactly one line: \"%s\"", line);
 }
 
 #endif
