@@ -39,7 +39,7 @@ def compare(a, b, column, tolerance, every):
         step = next((step for step, _, _, d in parts if d > bound), None)
         print(f"{column}: {name}: " + ("none" if step is None else f"step {step:.0f}"))
     worst = max(parts, key=lambda part: part[3])
-    print(f"{column}: largest relative difference: {worst[3]:.3e}" + (f" (step {worst[0]:.0f})" if worst[3] else ""))
+    print(f"{column}: max relative difference: {worst[3]:.3e}" + (f" (step {worst[0]:.0f})" if worst[3] else ""))
     return worst[3]
 
 

@@ -77,8 +77,8 @@ def options():
     g.add_argument("--gelu", choices=["exact", "regelu2"], default="exact")
     g.add_argument("--attention", choices=["flash", "materialized"], default="flash")
     o = p.parse_args()
-    if o.batch < 1 or o.accumulate < 1 or o.resample < 1 or not 0 < o.keep <= 1 or not 0 <= o.prune < 1:
-        p.error("batch, accumulate and resample are at least 1, keep is in (0, 1], prune in [0, 1)")
+    if o.batch < 1 or o.accumulate < 1 or o.resample < 1 or not 0 < o.keep <= 1 or not 0 <= o.prune <= 1:
+        p.error("batch, accumulate and resample are at least 1, keep is in (0, 1], prune in [0, 1]")
     return o
 
 
@@ -167,9 +167,8 @@ class Arms:
         self.model, self.o, self.groups = model, o, []
         if o.method not in ("prebr", "prebr++"):
             return
-        kinds = [["attn.qkv"], ["attn.proj", "mlp.fc2"], ["mlp.fc1"]] if o.method == "prebr++" else [[kind] for kind in MATRICES]
-        for number, members in enumerate(kinds):
-            names = [f"blocks.{i}.{kind}" for i in range(model.c.layers) for kind in members]
+        for number, kind in enumerate(MATRICES):
+            names = [f"blocks.{i}.{kind}" for i in range(model.c.layers)]
             group = ArmGroup(number, sum(model.shears[name].arms for name in names), o.keep)
             ends = np.cumsum([model.shears[name].arms for name in names]).tolist()
             self.groups.append((group, [(name, model.shears[name], slice(end - model.shears[name].arms, end))
@@ -272,6 +271,7 @@ def train(model, data, o, dtype, log):
     batches, arms = Batches(data, model.c, o, dtype), Arms(model, o)
     updater = Updater(model.parameters, model.shears, o)
     total = o.steps or o.epochs * batches.per_epoch // o.accumulate
+    eval_every = o.eval_every or max(1, batches.per_epoch // o.accumulate)
     kept = 0
     for step in range(total):
         start = time.perf_counter()
@@ -298,12 +298,12 @@ def train(model, data, o, dtype, log):
         grad_norm = updater.step(lr)
         seconds = time.perf_counter() - start
 
-        done = (step + 1) * o.accumulate
-        epoch_ends = done // batches.per_epoch > (done - o.accumulate) // batches.per_epoch
-        due = step + 1 == total or ((step + 1) % o.eval_every == 0 if o.eval_every > 0 else epoch_ends)
-        score = accuracy(evaluate(model, data.test, o, dtype), data.test[1]) if due and o.eval_every >= 0 and len(data.test[1]) else None
+        due = step + 1 == total or (step + 1) % eval_every == 0
+        wanted = due and o.eval_every >= 0 and len(data.test[1])
+        score = accuracy(evaluate(model, data.test, o, dtype), data.test[1]) if wanted else None
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        log(step + 1, done / batches.per_epoch, loss_sum, lr, grad_norm, score, seconds * 1e3, o.batch * o.accumulate / seconds, kept, peak)
+        epoch, rate = (step + 1) * o.accumulate / batches.per_epoch, o.batch * o.accumulate / seconds
+        log(step + 1, epoch, loss_sum, lr, grad_norm, score, seconds * 1e3, rate, kept, peak)
 
 
 def open_log(directory):

@@ -34,8 +34,8 @@ expect() {
     fi
 }
 cd "$work"
-expect 0 "largest relative difference: 0.000e+00" a.csv same.csv
-expect 0 "largest relative difference: 5.000e-05 (step 3)" a.csv near.csv
+expect 0 "max relative difference: 0.000e+00" a.csv same.csv
+expect 0 "max relative difference: 5.000e-05 (step 3)" a.csv near.csv
 expect 1 "first past 1e-05: step 3" a.csv near.csv --tolerance 1e-5
 expect 1 "first past 0.0001: step 3" a.csv far.csv
 expect 0 "accuracy: first difference: none" a.csv far.csv --column accuracy
