@@ -1,0 +1,805 @@
+// prebr.h: the method. What each tensor keeps for backward, where it lies, which columns learn, and how they are updated.
+//
+// Read in this order:
+//   1. Plan and arena     every tensor is named, with its life; then laid out in one allocation
+//   2. Presets            what learns, what a linear layer keeps of its input
+//   3. Linear layers      forward and backward under a preset (PreBackRazor, Yu et al., CVPR 2024)
+//   4. Arms               groups, budgets, sampling and the bandit (JointSpar, Liu & Mozafari, ICML 2022)
+//   5. Update             rates per kind of parameter, clipping, AdamW and SGD on what learned
+//
+// The trainers include this file and call kernels/; nothing here knows what a model is.
+#ifndef PREBR_H
+#define PREBR_H
+
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/run.h"
+#include "data/safetensors.h"
+#include "data/trouble.h"
+#include "kernels/bandit.h"
+#include "kernels/columns.h"
+#include "kernels/device.h"
+#include "kernels/linear.h"
+#include "kernels/optimizer.h"
+#include "kernels/topk.h"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 1. Plan and arena
+//
+// A step is a row of ticks: forward ops count up, backward ops go on counting. A tensor lives from its first tick to its
+// last one; two tensors whose lives do not meet may lie in the same place. The plan knows everything before a byte is
+// allocated, and the arena is exactly as large as the plan says.
+
+typedef enum { REGION_PARAMETERS, REGION_GRADIENTS, REGION_OPTIMIZER, REGION_KEPT, REGION_SCRATCH, REGION_COUNT } Region;
+static const char* const region_name[REGION_COUNT] = {"parameters", "gradients", "optimizer state", "kept activations", "scratch"};
+
+enum { TICK_ALWAYS = INT_MAX };   // as `last`: lives for the whole run and shares its place with nothing
+
+typedef struct {
+    char name[48];
+    int layer;               // -1: belongs to no layer
+    Region region;
+    int64_t rows, cols;
+    int item;                // bytes of an element
+    int first, last;         // ticks, both included
+    size_t bytes, offset;    // bytes are a multiple of 64
+    void** pointer[2];       // set by arena_allocate; the second may be NULL
+} PlanTensor;
+
+typedef struct {
+    PlanTensor* tensor;
+    int count, capacity;
+    size_t bytes;            // of the arena, after plan_place
+} Plan;
+
+// Adds a tensor [rows, cols] of `item` bytes an element. pointer and pointer2 (NULL allowed) receive its address.
+static void plan_add(Plan* p, Region region, int layer, const char* name, int64_t rows, int64_t cols, int item, int first, int last,
+                     void** pointer, void** pointer2) {
+    if (p->count == p->capacity) {
+        int capacity = p->capacity ? 2 * p->capacity : 256;
+        PlanTensor* grown = (PlanTensor*)allocate((size_t)capacity, sizeof *grown);
+        if (p->count) memcpy(grown, p->tensor, (size_t)p->count * sizeof *grown);
+        free(p->tensor);
+        p->tensor = grown;
+        p->capacity = capacity;
+    }
+    PlanTensor* t = &p->tensor[p->count++];
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->layer = layer;
+    t->region = region;
+    t->rows = rows;
+    t->cols = cols;
+    t->item = item;
+    t->first = first;
+    t->last = last;
+    t->bytes = ((size_t)rows * (size_t)cols * (size_t)item + 63) / 64 * 64;
+    t->pointer[0] = pointer;
+    t->pointer[1] = pointer2;
+}
+
+// Adds an activation that forward writes at tick `first` and reads until `last`, and backward reads from back_first to back_last.
+// keeps = 1: one place for all that time. Else forward's copy passes, and backward's (through `again`) is made anew; back_first < 0:
+// backward has no use for it.
+static void plan_activation(Plan* p, int keeps, int layer, const char* name, int64_t rows, int64_t cols, int item, int first, int last,
+                            int back_first, int back_last, void** in, void** again) {
+    if (keeps) {
+        plan_add(p, REGION_KEPT, layer, name, rows, cols, item, first, back_last, in, again);
+        return;
+    }
+    plan_add(p, REGION_SCRATCH, layer, name, rows, cols, item, first, last, in, NULL);
+    if (back_first >= 0) plan_add(p, REGION_SCRATCH, layer, name, rows, cols, item, back_first, back_last, again, NULL);
+}
+
+// Tensors that last come first (in the order they were added), then the passing ones, largest first.
+static int plan_order(const void* a, const void* b) {
+    const PlanTensor *x = *(const PlanTensor* const*)a, *y = *(const PlanTensor* const*)b;
+    int x_stays = x->last == TICK_ALWAYS, y_stays = y->last == TICK_ALWAYS;
+    if (x_stays != y_stays) return y_stays - x_stays;
+    if (!x_stays && x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x < y ? -1 : x > y;
+}
+
+static int plan_by_offset(const void* a, const void* b) {
+    const PlanTensor *x = *(const PlanTensor* const*)a, *y = *(const PlanTensor* const*)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+// Gives every tensor its offset: each in turn takes the lowest gap between those already placed whose lives meet its own.
+static void plan_place(Plan* p) {
+    PlanTensor** order = (PlanTensor**)allocate((size_t)p->count + 1, sizeof *order);
+    PlanTensor** meeting = (PlanTensor**)allocate((size_t)p->count + 1, sizeof *meeting);
+    for (int i = 0; i < p->count; i++) order[i] = &p->tensor[i];
+    qsort(order, (size_t)p->count, sizeof *order, plan_order);
+    p->bytes = 0;
+    for (int i = 0; i < p->count; i++) {
+        PlanTensor* t = order[i];
+        size_t offset = 0;
+        if (t->last == TICK_ALWAYS) {
+            offset = p->bytes;
+        } else {
+            int n = 0;
+            for (int j = 0; j < i; j++)
+                if (order[j]->last == TICK_ALWAYS || (order[j]->first <= t->last && t->first <= order[j]->last)) meeting[n++] = order[j];
+            qsort(meeting, (size_t)n, sizeof *meeting, plan_by_offset);
+            for (int j = 0; j < n; j++) {
+                if (meeting[j]->offset >= offset + t->bytes) break;
+                if (meeting[j]->offset + meeting[j]->bytes > offset) offset = meeting[j]->offset + meeting[j]->bytes;
+            }
+        }
+        t->offset = offset;
+        if (offset + t->bytes > p->bytes) p->bytes = offset + t->bytes;
+    }
+    free(order);
+    free(meeting);
+}
+
+static size_t plan_region_bytes(const Plan* p, Region region) {
+    size_t sum = 0;
+    for (int i = 0; i < p->count; i++)
+        if (p->tensor[i].region == region) sum += p->tensor[i].bytes;
+    return sum;
+}
+
+// Bytes alive at a tick; with REGION_COUNT over all regions.
+static size_t plan_alive_bytes(const Plan* p, Region region, int tick) {
+    size_t sum = 0;
+    for (int i = 0; i < p->count; i++) {
+        const PlanTensor* t = &p->tensor[i];
+        if ((region == REGION_COUNT || t->region == region) && (t->last == TICK_ALWAYS || (t->first <= tick && tick <= t->last))) sum += t->bytes;
+    }
+    return sum;
+}
+
+// The tick at which most is alive.
+static int plan_peak_tick(const Plan* p) {
+    int peak = 0;
+    size_t most = 0;
+    for (int i = 0; i < p->count; i++) {   // a peak begins where some tensor begins
+        if (p->tensor[i].last == TICK_ALWAYS) continue;
+        size_t alive = plan_alive_bytes(p, REGION_COUNT, p->tensor[i].first);
+        if (alive > most) {
+            most = alive;
+            peak = p->tensor[i].first;
+        }
+    }
+    return peak;
+}
+
+static void plan_print_pair(const char* label, size_t this_bytes, size_t full_bytes) {
+    char a[32], b[32];
+    printf("  %-34s %12s %12s\n", label, human_bytes(this_bytes, a), human_bytes(full_bytes, b));
+}
+
+// Bytes of a kept activation, by name, over all layers (layer < 0), or of everything that one layer keeps (name NULL).
+static size_t plan_kept_bytes(const Plan* p, const char* name, int layer) {
+    size_t sum = 0;
+    for (int i = 0; i < p->count; i++) {
+        const PlanTensor* t = &p->tensor[i];
+        if (t->region == REGION_KEPT && (!name || !strcmp(t->name, name)) && (layer < 0 || t->layer == layer)) sum += t->bytes;
+    }
+    return sum;
+}
+
+// One line for each name among the kept activations of `from` that `seen` (NULL: nothing) does not have.
+static void plan_print_kept(const Plan* from, const Plan* seen, const Plan* p, const Plan* full) {
+    for (int i = 0; i < from->count; i++) {
+        const PlanTensor* t = &from->tensor[i];
+        int first = t->region == REGION_KEPT && !(seen && plan_kept_bytes(seen, t->name, -1));
+        for (int j = 0; first && j < i; j++) first = from->tensor[j].region != REGION_KEPT || strcmp(from->tensor[j].name, t->name);
+        if (first) plan_print_pair(t->name, plan_kept_bytes(p, t->name, -1), plan_kept_bytes(full, t->name, -1));
+    }
+}
+
+// The whole plan for a person, beside that of the same run under `full`.
+static void plan_print(const Plan* p, const Plan* full, int layers) {
+    int peak = plan_peak_tick(p), full_peak = plan_peak_tick(full);
+    printf("\n  %-34s %12s %12s\n", "bytes by region", "this run", "full");
+    for (int r = 0; r < REGION_KEPT; r++)
+        plan_print_pair(region_name[r], plan_region_bytes(p, (Region)r), plan_region_bytes(full, (Region)r));
+    plan_print_pair("kept activations (all together)", plan_region_bytes(p, REGION_KEPT), plan_region_bytes(full, REGION_KEPT));
+    plan_print_pair("  of them alive at the peak", plan_alive_bytes(p, REGION_KEPT, peak), plan_alive_bytes(full, REGION_KEPT, full_peak));
+    plan_print_pair("scratch alive at the peak", plan_alive_bytes(p, REGION_SCRATCH, peak), plan_alive_bytes(full, REGION_SCRATCH, full_peak));
+    plan_print_pair("gaps between tensors", p->bytes - plan_alive_bytes(p, REGION_COUNT, peak), full->bytes - plan_alive_bytes(full, REGION_COUNT, full_peak));
+    plan_print_pair("arena: the peak", p->bytes, full->bytes);
+    printf("\n  %-34s %12s %12s\n", "kept activations by kind", "this run", "full");
+    plan_print_kept(p, NULL, p, full);
+    plan_print_kept(full, p, p, full);
+    printf("\n  %-34s %12s %12s\n", "kept activations by layer", "this run", "full");
+    for (int layer = 0; layer < layers; layer++) {
+        char label[48];
+        snprintf(label, sizeof label, "layer %d", layer);
+        plan_print_pair(label, plan_kept_bytes(p, NULL, layer), plan_kept_bytes(full, NULL, layer));
+    }
+    size_t in_layers = 0, full_in_layers = 0;
+    for (int layer = 0; layer < layers; layer++) {
+        in_layers += plan_kept_bytes(p, NULL, layer);
+        full_in_layers += plan_kept_bytes(full, NULL, layer);
+    }
+    plan_print_pair("shared by layers, and outside them", plan_region_bytes(p, REGION_KEPT) - in_layers, plan_region_bytes(full, REGION_KEPT) - full_in_layers);
+}
+
+static void plan_free(Plan* p) {
+    free(p->tensor);
+    memset(p, 0, sizeof *p);
+}
+
+// One allocation, zeroed; every pointer of the plan is set. Trouble when it would not fit into free memory.
+static char* arena_allocate(const Plan* p) {
+    char need[32], have[32];
+    size_t available = device_memory_available();
+    if (available && p->bytes > available)
+        trouble("the plan needs %s but only %s of memory are free; try a smaller --batch with --accumulate, --recompute block, or --budget",
+                human_bytes(p->bytes, need), human_bytes(available, have));
+    char* arena = (char*)device_alloc(p->bytes);
+    if (!arena) trouble("cannot allocate %s; try a smaller --batch or --budget", human_bytes(p->bytes, need));
+    for (int i = 0; i < p->count; i++)
+        for (int k = 0; k < 2; k++)
+            if (p->tensor[i].pointer[k]) *p->tensor[i].pointer[k] = arena + p->tensor[i].offset;
+    return arena;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 2. Presets
+
+typedef enum { METHOD_FULL, METHOD_HEAD, METHOD_BITFIT, METHOD_BACKRAZOR, METHOD_PREBR, METHOD_PREBRPP } Preset;
+typedef enum { POLICY_BANDIT, POLICY_UNIFORM, POLICY_NORM } Policy;
+typedef enum { GELU_EXACT, GELU_REGELU2 } Gelu;
+typedef enum { ATTENTION_FLASH, ATTENTION_MATERIALIZED } AttentionKind;
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCK } Recompute;
+
+#define METHOD_CHOICES "full|head|bitfit|backrazor|prebr|prebr++"
+#define POLICY_CHOICES "bandit|uniform|norm"
+#define GELU_CHOICES "exact|regelu2"
+#define ATTENTION_CHOICES "flash|materialized"
+#define RECOMPUTE_CHOICES "none|attention|block"
+
+typedef struct {
+    int preset, policy, gelu, attention, recompute;   // the enums above, as options.h stores choices
+    double keep;             // share of arms that learn in a step (prebr, prebr++)
+    double prune;            // share of elements dropped (backrazor, prebr)
+    double alpha, p_min;     // bandit
+    int column_block, resample;
+    int importance_weight, detach_frozen;
+    int64_t seed;
+} MethodOptions;
+
+// What a parameter is decides its rate, its decay and whether it learns.
+typedef enum { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_PATCH, PARAM_HEAD, PARAM_HEAD_BIAS } ParamKind;
+
+static int preset_samples(int preset) { return preset == METHOD_PREBR || preset == METHOD_PREBRPP; }
+static int preset_prunes(int preset) { return preset == METHOD_BACKRAZOR || preset == METHOD_PREBR; }
+
+// Whether gradients flow below the head at all.
+static int preset_goes_deep(int preset) { return preset != METHOD_HEAD; }
+
+static int preset_learns(int preset, ParamKind kind) {
+    if (kind == PARAM_HEAD || kind == PARAM_HEAD_BIAS) return 1;
+    if (preset == METHOD_HEAD) return 0;
+    return preset == METHOD_BITFIT ? kind == PARAM_BIAS : 1;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 3. Linear layers
+//
+// dW = dY^T X needs X, and X is most of the memory. Often backward can have the whole X again for little (a norm's output from
+// its input, GELU's from its input, what attention keeps for itself): then the layer itself keeps nothing, and the sheared
+// form is cut from it on the spot. Otherwise forward stores the sheared form. Both give the same bits.
+
+typedef enum { KEEP_NOTHING, KEEP_ALL, KEEP_TOPK, KEEP_COLUMNS } Keep;
+
+typedef struct {
+    const floatx* w;         // [cout, cin]
+    const float* b;          // [cout] or NULL
+    float* dw;               // [cout, cin], or compact [cout, columns], or NULL when nothing learns in this step
+    float* db;               // [cout] or NULL when the bias does not learn
+    int cin, cout;
+    int at_hand;             // backward is given the whole input
+    int kept_first, kept_last;   // else: the ticks between which it is kept
+    Keep keep;               // in this step
+    int group, arm, arms;    // its arms in their group; arms = 0 where nothing is sampled
+    int n;                   // sampled column blocks in this step
+    int* blocks;             // [n] device
+    int* updates;            // [n] device: number of each sampled arm's update, this one included
+    float* scale;            // [n] device: importance weights
+    floatx* kept;            // TOPK: values [batch, capacity]; COLUMNS: [t, n*width]
+    uint32_t* mask;          // TOPK: [batch, ceil(tokens*cin/32)]
+} Linear;
+
+// What all linear layers of a run share.
+typedef struct {
+    MethodOptions o;
+    int tokens;              // of a sample
+    int measure_inputs;      // this step's forward measures arms for policy `norm`
+    int storing;             // forward is followed by backward (0 in evaluation)
+    int micro;               // number of the micro-batch in the step; gradients add up from the second on
+    void* work;              // scratch of the kernels
+    float* threshold;        // [batch]
+    double* squares[4];      // [arms] of each group
+} Shear;
+
+static int linear_learns(const Linear* l) { return l->keep != KEEP_NOTHING; }
+static int topk_words(int n) { return (n + 31) / 32; }
+static int block_width(const MethodOptions* o, const Linear* l) { return o->preset == METHOD_PREBRPP ? o->column_block : l->cin; }
+
+// y [b*tokens, cout] = x w^T + bias (+ residual), and keeps of x what backward will need.
+static void sheared_forward(const Shear* s, Linear* l, floatx* y, const floatx* x, const floatx* residual, int b) {
+    int t = b * s->tokens, n = s->tokens * l->cin;
+    timer_start(TIME_GEMM);
+    linear_forward(y, x, l->w, l->b, residual, t, l->cin, l->cout);
+    if (!s->storing) return;
+    timer_start(TIME_SHEAR);
+    if (s->measure_inputs && l->arms)
+        columns_squares(s->squares[l->group] + l->arm, x, s->micro > 0, block_width(&s->o, l), t, l->cin, s->work);
+    if (l->at_hand) return;
+    if (l->keep == KEEP_TOPK) {
+        topk_threshold(s->threshold, x, s->o.prune, b, n);
+        topk_pack(l->kept, l->mask, x, s->threshold, topk_capacity(n, s->o.prune), b, n);
+    }
+    if (l->keep == KEEP_COLUMNS) columns_gather(l->kept, x, l->blocks, l->n, s->o.column_block, t, l->cin);
+}
+
+// The learning part of the input of l, from x (at hand) or from what was kept. work [b*tokens, cin] may be overwritten.
+static const floatx* sheared_input(const Shear* s, Linear* l, const floatx* x, floatx* work, int b) {
+    int t = b * s->tokens, n = s->tokens * l->cin, capacity = topk_capacity(n, s->o.prune);
+    if (l->keep == KEEP_ALL) return x;
+    if (l->keep == KEEP_COLUMNS && !l->at_hand) return l->kept;
+    if (l->keep == KEEP_COLUMNS) {
+        columns_gather(work, x, l->blocks, l->n, s->o.column_block, t, l->cin);
+    } else if (l->at_hand) {
+        topk_threshold(s->threshold, x, s->o.prune, b, n);
+        topk_prune(work, x, s->threshold, capacity, b, n);
+    } else {
+        topk_unpack(work, l->kept, l->mask, capacity, b, n);
+    }
+    return work;
+}
+
+// Gradients of the weights that learn and of the bias, then dx [b*tokens, cin] = dy w. x: the whole input where it is at hand, else
+// NULL. dx serves as scratch before it is written, so it must not be dy or x.
+static void sheared_backward(const Shear* s, Linear* l, floatx* dx, const floatx* dy, const floatx* x, int b) {
+    int t = b * s->tokens;
+    float beta = s->micro > 0;
+    if (linear_learns(l)) {
+        timer_start(TIME_SHEAR);
+        const floatx* input = sheared_input(s, l, x, dx, b);
+        timer_start(TIME_GEMM);
+        linear_backward_weight(l->dw, dy, input, beta, t, l->keep == KEEP_COLUMNS ? l->n * s->o.column_block : l->cin, l->cout);
+    }
+    timer_start(TIME_OTHER);
+    if (l->db) linear_backward_bias(l->db, dy, beta, t, l->cout, s->work);
+    timer_start(TIME_GEMM);
+    linear_backward_input(dx, dy, l->w, 0, t, l->cin, l->cout);
+}
+
+// Bytes of activations that this layer itself keeps in this step.
+static size_t linear_kept_bytes(const Shear* s, const Linear* l, int batch) {
+    if (l->at_hand) return 0;
+    size_t n = (size_t)s->tokens * (size_t)l->cin;
+    if (l->keep == KEEP_COLUMNS) return (size_t)batch * (size_t)s->tokens * (size_t)(l->n * s->o.column_block) * sizeof(floatx);
+    if (l->keep == KEEP_TOPK)
+        return (size_t)batch * ((size_t)topk_capacity((int)n, s->o.prune) * sizeof(floatx) + (size_t)topk_words((int)n) * sizeof(uint32_t));
+    return 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 4. Arms
+//
+// An arm is what is sampled: a weight matrix (prebr) or a block of its input columns (prebr++; q, k and v share their input and so
+// their arms). Arms that cost the same memory form a group: all layers' qkv, all proj, all fc1, all fc2. A group draws an exact number
+// of arms, so it owns pools of an exact size, and its layers take their share of them anew at every resampling.
+
+typedef struct {
+    int arms, budget;
+    double *p, *squares;     // [arms] probabilities; squared norms measured last
+    int *sampled, *updates;  // [arms] drawn now; updates so far
+    int *block_pool, *update_pool;   // [budget]
+    float *scale_pool;       // [budget]
+    float* gradient_pool;    // budget compact gradients
+    floatx* kept_pool;       // budget kept inputs (values); NULL where the input is at hand
+    uint32_t* mask_pool;
+} Group;
+
+typedef struct {
+    Shear shear;
+    Linear* linear;          // [linears], layer by layer, `groups` of them each
+    int linears, groups;
+    Group group[4];
+    int batch;
+} Method;
+
+static const char* group_pool_name(int group) {
+    static const char* const name[4] = {"qkv inputs (pool)", "proj inputs (pool)", "fc1 inputs (pool)", "fc2 inputs (pool)"};
+    return name[group];
+}
+
+static Linear* method_linear(Method* m, int group, int layer) { return &m->linear[layer * m->groups + group]; }
+
+// Plans what the method itself needs: gradients of matrices, arms and kept inputs. Every Linear has cin, cout, at_hand and its ticks
+// set before; a pool lives as long as the first layer's input, which is kept longest.
+static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
+    const MethodOptions* o = &m->shear.o;
+    int layers = m->linears / m->groups;
+    for (int g = 0; g < m->groups; g++) {
+        Group* group = &m->group[g];
+        Linear* example = method_linear(m, g, 0);
+        int64_t n = (int64_t)m->shear.tokens * example->cin, capacity = topk_capacity((int)n, o->prune), words = topk_words((int)n);
+        int width = block_width(o, example), per_layer = example->cin / width;
+        char name[48];
+        static const char* const group_name[4] = {"qkv", "proj", "fc1", "fc2"};
+        group->arms = preset_samples(o->preset) ? layers * per_layer : 0;
+        group->budget = (int)(o->keep * group->arms + 0.5);
+        if (group->budget < 1) group->budget = 1;
+        for (int layer = 0; layer < layers; layer++) {
+            Linear* l = method_linear(m, g, layer);
+            l->group = g;
+            l->arms = group->arms ? per_layer : 0;
+            l->arm = layer * per_layer;
+            l->keep = o->preset == METHOD_FULL ? KEEP_ALL : o->preset == METHOD_BACKRAZOR ? KEEP_TOPK : KEEP_NOTHING;
+            if (l->keep == KEEP_NOTHING) continue;
+            snprintf(name, sizeof name, "%s.weight gradient", group_name[g]);
+            plan_add(plan, REGION_GRADIENTS, layer, name, l->cout, l->cin, 4, 0, TICK_ALWAYS, (void**)&l->dw, NULL);
+            if (l->keep == KEEP_TOPK && !l->at_hand) {
+                snprintf(name, sizeof name, "%s input values", group_name[g]);
+                plan_add(plan, REGION_KEPT, layer, name, m->batch, capacity, floatx_bytes, l->kept_first, l->kept_last, (void**)&l->kept, NULL);
+                snprintf(name, sizeof name, "%s input mask", group_name[g]);
+                plan_add(plan, REGION_KEPT, layer, name, m->batch, words, 4, l->kept_first, l->kept_last, (void**)&l->mask, NULL);
+            }
+        }
+        if (!group->arms) continue;
+        snprintf(name, sizeof name, "%s arms", group_name[g]);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 8, 0, TICK_ALWAYS, (void**)&group->p, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 8, 0, TICK_ALWAYS, (void**)&group->squares, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 4, 0, TICK_ALWAYS, (void**)&group->sampled, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 4, 0, TICK_ALWAYS, (void**)&group->updates, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->budget, 1, 4, 0, TICK_ALWAYS, (void**)&group->block_pool, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->budget, 1, 4, 0, TICK_ALWAYS, (void**)&group->update_pool, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->budget, 1, 4, 0, TICK_ALWAYS, (void**)&group->scale_pool, NULL);
+        snprintf(name, sizeof name, "%s.weight gradients (pool)", group_name[g]);
+        plan_add(plan, REGION_GRADIENTS, -1, name, (int64_t)group->budget * example->cout, width, 4, 0, TICK_ALWAYS, (void**)&group->gradient_pool, NULL);
+        if (example->at_hand) continue;
+        snprintf(name, sizeof name, "%s inputs (pool)", group_name[g]);
+        if (o->preset == METHOD_PREBRPP) {
+            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch * m->shear.tokens, width, floatx_bytes, example->kept_first, example->kept_last,
+                     (void**)&group->kept_pool, NULL);
+        } else {
+            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch, capacity, floatx_bytes, example->kept_first, example->kept_last,
+                     (void**)&group->kept_pool, NULL);
+            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch, words, 4, example->kept_first, example->kept_last,
+                     (void**)&group->mask_pool, NULL);
+        }
+    }
+}
+
+// Before the first step: every arm equally likely.
+static void method_start(Method* m) {
+    for (int g = 0; g < m->groups; g++) {
+        Group* group = &m->group[g];
+        double* p = (double*)allocate((size_t)group->arms + 1, sizeof *p);
+        for (int i = 0; i < group->arms; i++) p[i] = (double)group->budget / group->arms;
+        if (group->arms) device_upload(group->p, p, (size_t)group->arms * sizeof *p);
+        m->shear.squares[g] = group->squares;
+        free(p);
+    }
+}
+
+// Gives every layer of a group its share of the pools, by which arms are sampled now.
+static void group_assign(Method* m, int g) {
+    const MethodOptions* o = &m->shear.o;
+    Group* group = &m->group[g];
+    size_t arms = (size_t)group->arms;
+    int* sampled = (int*)allocate(arms, sizeof *sampled);
+    int* blocks = (int*)allocate((size_t)group->budget, sizeof *blocks);
+    double* p = (double*)allocate(arms, sizeof *p);
+    float* scale = (float*)allocate((size_t)group->budget, sizeof *scale);
+    device_download(sampled, group->sampled, arms * sizeof *sampled);
+    device_download(p, group->p, arms * sizeof *p);
+    int taken = 0;
+    for (int layer = 0; layer < m->linears / m->groups; layer++) {
+        Linear* l = method_linear(m, g, layer);
+        size_t t = (size_t)m->batch * (size_t)m->shear.tokens, n = (size_t)m->shear.tokens * (size_t)l->cin;
+        size_t width = (size_t)block_width(o, l), start = (size_t)taken;
+        l->n = 0;
+        for (int i = 0; i < l->arms; i++) {
+            if (!sampled[l->arm + i]) continue;
+            blocks[taken] = i;
+            scale[taken++] = (float)(1 / p[l->arm + i]);
+            l->n++;
+        }
+        l->keep = l->n == 0 ? KEEP_NOTHING : o->preset == METHOD_PREBR ? KEEP_TOPK : KEEP_COLUMNS;
+        l->blocks = group->block_pool + start;
+        l->updates = group->update_pool + start;
+        l->scale = group->scale_pool + start;
+        l->dw = group->gradient_pool + start * (size_t)l->cout * width;
+        if (l->at_hand) continue;
+        if (o->preset == METHOD_PREBRPP) {
+            l->kept = group->kept_pool + start * t * width;
+        } else {
+            l->kept = group->kept_pool + start * (size_t)m->batch * (size_t)topk_capacity((int)n, o->prune);
+            l->mask = group->mask_pool + start * (size_t)m->batch * (size_t)topk_words((int)n);
+        }
+    }
+    device_upload(group->block_pool, blocks, (size_t)taken * sizeof *blocks);
+    device_upload(group->scale_pool, scale, (size_t)taken * sizeof *scale);
+    free(sampled);
+    free(blocks);
+    free(p);
+    free(scale);
+}
+
+// Start of a step (0 for the first): every `resample` steps learns from what was measured and draws the arms anew.
+static void method_begin_step(Method* m, int64_t step) {
+    const MethodOptions* o = &m->shear.o;
+    m->shear.measure_inputs = preset_samples(o->preset) && o->policy == POLICY_NORM && (step + 1) % o->resample == 0;
+    if (!preset_samples(o->preset) || step % o->resample != 0) return;
+    uint32_t drawing = (uint32_t)(step / o->resample);
+    for (int g = 0; g < m->groups; g++) {
+        Group* group = &m->group[g];
+        if (drawing > 0 && o->policy == POLICY_BANDIT)
+            bandit_update(group->p, group->squares, group->sampled, o->alpha, o->p_min, group->budget, group->arms);
+        if (drawing > 0 && o->policy == POLICY_NORM)
+            largest_arms(group->sampled, group->squares, group->budget, group->arms);
+        else
+            sample_arms(group->sampled, group->p, (uint64_t)o->seed, drawing, (uint32_t)g, group->arms);
+        group_assign(m, g);
+    }
+}
+
+// After backward: on the last step before a resampling the bandit looks at the gradients of the arms that learned; then, if asked,
+// every gradient is divided by its arm's probability.
+static void method_measure(Method* m, int64_t step) {
+    const MethodOptions* o = &m->shear.o;
+    int measure = o->policy == POLICY_BANDIT && (step + 1) % o->resample == 0;
+    timer_start(TIME_SHEAR);
+    for (int i = 0; i < m->linears; i++) {
+        Linear* l = &m->linear[i];
+        if (!l->arms || !linear_learns(l)) continue;
+        int width = block_width(o, l);
+        if (measure) columns_gradient_squares(m->group[l->group].squares + l->arm, l->dw, l->blocks, l->n, width, l->cout, m->shear.work);
+        if (o->importance_weight) columns_scale(l->dw, l->scale, width, l->cout, l->n);
+    }
+}
+
+// Counts one more update for every sampled arm and hands the counts of the sampled ones to the optimizer.
+static void method_count_updates(Method* m) {
+    for (int g = 0; g < m->groups; g++) {
+        Group* group = &m->group[g];
+        if (!group->arms) continue;
+        size_t arms = (size_t)group->arms;
+        int* sampled = (int*)allocate(2 * arms + (size_t)group->budget, sizeof *sampled);
+        int *updates = sampled + arms, *pool = updates + arms, taken = 0;
+        device_download(sampled, group->sampled, arms * sizeof *sampled);
+        device_download(updates, group->updates, arms * sizeof *updates);
+        for (size_t i = 0; i < arms; i++)
+            if (sampled[i]) pool[taken++] = ++updates[i];
+        device_upload(group->updates, updates, arms * sizeof *updates);
+        device_upload(group->update_pool, pool, (size_t)taken * sizeof *pool);
+        free(sampled);
+    }
+}
+
+// Scratch that the calls above need at most, for planning.
+static size_t method_scratch(const Method* m) {
+    size_t most = 0;
+    for (int i = 0; i < m->linears; i++) {
+        const Linear* l = &m->linear[i];
+        int width = block_width(&m->shear.o, l), t = m->batch * m->shear.tokens;
+        size_t need[3] = {columns_squares_scratch(t, l->cin, width), columns_squares_scratch(l->cout, l->cin, width), linear_bias_scratch(t, l->cout)};
+        for (int k = 0; k < 3; k++)
+            if (need[k] > most) most = need[k];
+    }
+    return most;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 5. Update
+
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } OptimizerKind;
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT } Schedule;
+#define OPTIMIZER_CHOICES "adamw|sgd"
+#define SCHEDULE_CHOICES "cosine|linear|constant"
+
+typedef struct {
+    int optimizer, schedule;
+    double lr, head_scale, bias_scale, column_scale;
+    double weight_decay, momentum, clip;
+    int warmup;              // steps
+} UpdateOptions;
+
+// One parameter tensor. A matrix under the method has its gradient in its Linear (dense or compact); all others in g.
+typedef struct {
+    char name[48];
+    ParamKind kind;
+    int layer, rows, cols;
+    float *w, *g;            // g NULL where it does not learn
+    float *m, *v;            // moments (SGD: m is the velocity, v NULL)
+    Linear* linear;          // PARAM_MATRIX only
+} Param;
+
+typedef struct {
+    Param* param;
+    int count, capacity;
+} Params;
+
+static Param* params_add(Params* p, ParamKind kind, int layer, const char* name, int rows, int cols) {
+    if (p->count == p->capacity) trouble("too many parameters (%d)", p->count);
+    Param* q = &p->param[p->count++];
+    memset(q, 0, sizeof *q);
+    snprintf(q->name, sizeof q->name, "%s", name);
+    q->kind = kind;
+    q->layer = layer;
+    q->rows = rows;
+    q->cols = cols;
+    return q;
+}
+
+// Plans weights (and, where activations are narrower than float, the copies that GEMMs read), and for what learns under the preset
+// gradients (matrices: see method_plan) and moments. forward_only: weights alone.
+static void params_plan(Params* p, Plan* plan, int preset, int optimizer, int floatx_bytes, int forward_only) {
+    for (int i = 0; i < p->count; i++) {
+        Param* q = &p->param[i];
+        int multiplies = q->kind == PARAM_MATRIX || q->kind == PARAM_PATCH || q->kind == PARAM_HEAD;
+        plan_add(plan, REGION_PARAMETERS, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->w, NULL);
+        if (multiplies && floatx_bytes < 4)
+            plan_add(plan, REGION_PARAMETERS, q->layer, q->name, q->rows, q->cols, floatx_bytes, 0, TICK_ALWAYS, NULL, NULL);
+    }
+    for (int i = 0; i < p->count && !forward_only; i++) {
+        Param* q = &p->param[i];
+        if (!preset_learns(preset, q->kind)) continue;
+        if (q->kind != PARAM_MATRIX) plan_add(plan, REGION_GRADIENTS, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->g, NULL);
+        plan_add(plan, REGION_OPTIMIZER, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->m, NULL);
+        if (optimizer == OPTIMIZER_ADAMW) plan_add(plan, REGION_OPTIMIZER, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->v, NULL);
+    }
+}
+
+// Learning rate of a step (0 for the first) of `total`, before the multipliers of the kinds.
+static double learning_rate(const UpdateOptions* o, int64_t step, int64_t total) {
+    if (step < o->warmup) return o->lr * (double)(step + 1) / o->warmup;
+    double t = (double)(step - o->warmup) / (double)(total - o->warmup > 1 ? total - o->warmup : 1);
+    if (o->schedule == SCHEDULE_COSINE) return o->lr * 0.5 * (1 + cos(M_PI * t));
+    return o->schedule == SCHEDULE_LINEAR ? o->lr * (1 - t) : o->lr;
+}
+
+static double rate_scale(const UpdateOptions* o, int preset, ParamKind kind) {
+    if (kind == PARAM_HEAD || kind == PARAM_HEAD_BIAS) return o->head_scale;
+    if (kind == PARAM_BIAS || kind == PARAM_NORM) return o->bias_scale;
+    return kind == PARAM_MATRIX && preset_samples(preset) ? o->column_scale : 1;
+}
+
+static int decays(ParamKind kind) { return kind == PARAM_MATRIX || kind == PARAM_PATCH || kind == PARAM_HEAD; }
+
+// The gradient of a parameter in this step and its number of elements; NULL where nothing of it learned.
+static float* param_gradient(const Method* m, const Param* p, size_t* n) {
+    *n = (size_t)p->rows * (size_t)p->cols;
+    if (p->kind != PARAM_MATRIX) return p->g;
+    if (!linear_learns(p->linear)) return NULL;
+    if (p->linear->keep == KEEP_COLUMNS) *n = (size_t)p->rows * (size_t)(p->linear->n * m->shear.o.column_block);
+    return p->linear->dw;
+}
+
+// Global L2 norm of all gradients of the step. sum: one double on the device.
+static double gradient_norm(const Method* m, const Params* params, double* sum) {
+    device_zero(sum, sizeof *sum);
+    for (int i = 0; i < params->count; i++) {
+        size_t n;
+        const float* g = param_gradient(m, &params->param[i], &n);
+        if (g) squares_add(sum, g, n, m->shear.work);
+    }
+    double squares;
+    device_download(&squares, sum, sizeof squares);
+    return sqrt(squares);
+}
+
+// One update of everything that learned. step: 0 for the first. norm: of all gradients, for clipping.
+static void params_update(Method* m, Params* params, const UpdateOptions* o, int64_t step, double rate, double norm) {
+    const MethodOptions* method = &m->shear.o;
+    float gradient_scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1;
+    timer_start(TIME_OPTIMIZER);
+    method_count_updates(m);
+    for (int i = 0; i < params->count; i++) {
+        Param* p = &params->param[i];
+        size_t n;
+        const float* g = param_gradient(m, p, &n);
+        if (!g) continue;
+        double lr = rate * rate_scale(o, method->preset, p->kind), decay = decays(p->kind) ? o->weight_decay : 0;
+        AdamW adamw = {lr, 0.9, 0.999, 1e-8, decay, gradient_scale};
+        SGD sgd = {lr, o->momentum, decay, gradient_scale};
+        Linear* l = p->linear;
+        if (l && l->keep == KEEP_COLUMNS) {
+            int width = method->column_block;
+            if (o->optimizer == OPTIMIZER_ADAMW) adamw_columns(p->w, p->m, p->v, g, adamw, l->updates, l->blocks, l->n, width, p->rows, p->cols);
+            else sgd_columns(p->w, p->m, g, sgd, l->updates, l->blocks, l->n, width, p->rows, p->cols);
+            continue;
+        }
+        int t = (int)step + 1;
+        if (l && l->arms) device_download(&t, l->updates, sizeof t);
+        if (o->optimizer == OPTIMIZER_ADAMW) adamw_dense(p->w, p->m, p->v, g, adamw, t, n);
+        else sgd_dense(p->w, p->m, g, sgd, t == 1, n);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 6. State of a run: everything that the next step depends on, as one safetensors file
+
+typedef struct { char name[96]; int dtype; int64_t n; void* device; } StateEntry;
+
+// The entries of a state; a list of at most `most`. Returns their number.
+static int state_entries(Method* m, Params* params, StateEntry* e, int most) {
+    int n = 0;
+    for (int i = 0; i < params->count; i++) {
+        Param* p = &params->param[i];
+        float* part[3] = {p->w, p->m, p->v};
+        static const char* const part_name[3] = {"weight", "moment1", "moment2"};
+        for (int k = 0; k < 3; k++) {
+            if (!part[k]) continue;
+            if (n == most) trouble("too many tensors in the state");
+            e[n].dtype = DTYPE_F32;
+            e[n].n = (int64_t)p->rows * p->cols;
+            e[n].device = part[k];
+            if (p->layer < 0) snprintf(e[n++].name, sizeof e->name, "%s/%s", part_name[k], p->name);
+            else snprintf(e[n++].name, sizeof e->name, "%s/layer %d/%s", part_name[k], p->layer, p->name);
+        }
+    }
+    for (int g = 0; g < m->groups; g++) {
+        Group* group = &m->group[g];
+        void* part[4] = {group->p, group->squares, group->sampled, group->updates};
+        static const char* const part_name[4] = {"probabilities", "squares", "sampled", "updates"};
+        for (int k = 0; group->arms && k < 4; k++) {
+            if (n == most) trouble("too many tensors in the state");
+            e[n].dtype = k < 2 ? DTYPE_F64 : DTYPE_I32;
+            e[n].n = group->arms;
+            e[n].device = part[k];
+            snprintf(e[n++].name, sizeof e->name, "arms/group %d/%s", g, part_name[k]);
+        }
+    }
+    return n;
+}
+
+static size_t dtype_bytes(int dtype) { return dtype == DTYPE_F64 || dtype == DTYPE_I64 ? 8 : 4; }
+
+// step: number of steps done. best: best test accuracy so far (negative: none).
+static void state_save(Method* m, Params* params, const char* path, int64_t step, double best) {
+    int most = 3 * params->count + 16;
+    StateEntry* e = (StateEntry*)allocate((size_t)most, sizeof *e);
+    int count = state_entries(m, params, e, most);
+    int64_t one = 1;
+    SafetensorsWriter* w = safetensors_create(path);
+    safetensors_declare(w, "step", DTYPE_I64, 1, &one);
+    safetensors_declare(w, "best", DTYPE_F64, 1, &one);
+    for (int i = 0; i < count; i++) safetensors_declare(w, e[i].name, e[i].dtype, 1, &e[i].n);
+    safetensors_write(w, &step, sizeof step);
+    safetensors_write(w, &best, sizeof best);
+    for (int i = 0; i < count; i++) {
+        size_t bytes = (size_t)e[i].n * dtype_bytes(e[i].dtype), floats = bytes / sizeof(float);
+        float* view = host_view_open((float*)e[i].device, floats);
+        safetensors_write(w, view, bytes);
+        host_view_close(view, (float*)e[i].device, floats, 0);
+    }
+    safetensors_finish(w);
+    free(e);
+}
+
+static void state_load(Method* m, Params* params, const char* path, int64_t* step, double* best) {
+    int most = 3 * params->count + 16;
+    StateEntry* e = (StateEntry*)allocate((size_t)most, sizeof *e);
+    int count = state_entries(m, params, e, most);
+    Safetensors s = safetensors_open(path);
+    safetensors_copy_raw(&s, "step", DTYPE_I64, 1, step);
+    safetensors_copy_raw(&s, "best", DTYPE_F64, 1, best);
+    for (int i = 0; i < count; i++) {
+        size_t floats = (size_t)e[i].n * dtype_bytes(e[i].dtype) / sizeof(float);
+        float* view = host_view_open((float*)e[i].device, floats);
+        safetensors_copy_raw(&s, e[i].name, e[i].dtype, e[i].n, view);
+        host_view_close(view, (float*)e[i].device, floats, 1);
+    }
+    safetensors_close(&s);
+    for (int g = 0; g < m->groups; g++)
+        if (m->group[g].arms) group_assign(m, g);
+    free(e);
+}
+
+#endif

@@ -1,0 +1,1124 @@
+// train_vit: fine-tunes a pretrained Vision Transformer (Dosovitskiy et al., 2021) with sheared backpropagation.
+//
+// The whole model in one file, top to bottom: options, parameters, activations and their plan, forward, backward, one step,
+// evaluation, saving and resuming, main. How much is kept for backward and what learns is decided in prebr.h.
+#include <ctype.h>
+#include <signal.h>
+
+#include "data/loader.h"
+#include "data/options.h"
+#include "data/photo.h"
+#include "data/vit_files.h"
+#include "kernels/attention.h"
+#include "kernels/embed.h"
+#include "kernels/gelu.h"
+#include "kernels/image.h"
+#include "kernels/loss.h"
+#include "kernels/norm.h"
+#include "kernels/philox.h"
+#include "prebr.h"
+
+#define VERSION "train_vit 0.1 (prebr)"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Options
+
+enum { AUGMENT_NONE, AUGMENT_FLIP, AUGMENT_CROP };
+enum { PRECISION_FP32, PRECISION_BF16 };
+
+typedef struct {
+    const char *model, *data, *out, *resume, *predict, *classes, *budget, *logits;
+    int batch, accumulate, epochs, threads, log_every;
+    int64_t steps, eval_every, save_every;
+    int eval, plan, precision, overwrite, from_scratch;
+    int image_size, augment;
+    double crop_scale;
+    MethodOptions method;
+    UpdateOptions update;
+} VitOptions;
+
+static VitOptions vit_defaults(void) {
+    VitOptions o;
+    memset(&o, 0, sizeof o);
+    o.batch = 32;
+    o.accumulate = 1;
+    o.epochs = 3;
+    o.log_every = 10;
+    o.augment = AUGMENT_CROP;
+    o.crop_scale = 0.5;
+    o.method.keep = 0.5;
+    o.method.prune = 0.8;
+    o.method.alpha = 1e-3;
+    o.method.p_min = 1e-3;
+    o.method.column_block = 16;
+    o.method.resample = 20;
+    o.method.seed = 1;
+    o.update.lr = 1e-3;
+    o.update.head_scale = 1;
+    o.update.bias_scale = 1;
+    o.update.column_scale = 1;
+    o.update.weight_decay = 0.01;
+    o.update.momentum = 0.9;
+    o.update.clip = 1;
+    return o;
+}
+
+enum { OPTION_ROWS = 64 };
+
+// The table that parsing, --help, options.txt and --resume share. The last number says whether changing the option changes the run.
+static void vit_options(Option* table, VitOptions* o) {
+    MethodOptions* m = &o->method;
+    UpdateOptions* u = &o->update;
+    Option rows[] = {
+        {OPTION_GROUP, "What to do", 0, NULL, NULL, NULL, 0, 0, 0, 0},
+        {OPTION_TEXT, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors, Hugging Face or timm", 0, 0, 1, 0},
+        {OPTION_TEXT, "data", 'd', &o->data, "PATH", "CIFAR-10/100 or (Fashion-)MNIST directory, or an image pack", 0, 0, 1, 0},
+        {OPTION_TEXT, "out", 'o', &o->out, "DIR", "run directory: log.csv, model/, state/ (without it nothing is written)", 0, 0, 0, 0},
+        {OPTION_TEXT, "resume", 0, &o->resume, "DIR", "go on with the run in DIR, bit for bit as if it had never stopped", 0, 0, 0, 0},
+        {OPTION_FLAG, "eval", 0, &o->eval, NULL, "only evaluate the model on the test split", 0, 0, 0, 0},
+        {OPTION_TEXT, "logits", 0, &o->logits, "FILE", "with --eval: write the logits as raw float32 [images, classes]", 0, 0, 0, 0},
+        {OPTION_TEXT, "predict", 0, &o->predict, "PHOTO", "only classify one photo", 0, 0, 0, 0},
+        {OPTION_FLAG, "plan", 0, &o->plan, NULL, "only print what the run will need, next to `full`; needs no data", 0, 0, 0, 0},
+        {OPTION_CHOICE, "precision", 0, &o->precision, "fp32|bf16", "with --plan: activations of this precision (the CPU computes in fp32)", 0, 0, 0, 0},
+        {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 0, 0},
+        {OPTION_FLAG, "from-scratch", 0, &o->from_scratch, NULL, "random weights for the config in --model", 0, 0, 1, 0},
+        {OPTION_FLAG, "overwrite", 0, &o->overwrite, NULL, "replace an earlier run in --out", 0, 0, 0, 0},
+        {OPTION_GROUP, "Training", 0, NULL, NULL, NULL, 0, 0, 0, 0},
+        {OPTION_INT, "batch", 'b', &o->batch, "N", "images at once", 1, 65536, 1, 0},
+        {OPTION_INT, "accumulate", 0, &o->accumulate, "N", "batches whose gradients make one step", 1, 65536, 1, 0},
+        {OPTION_INT, "epochs", 0, &o->epochs, "N", "passes over the training split", 0, 1000000, 1, 0},
+        {OPTION_LONG, "steps", 0, &o->steps, "N", "stop after N steps instead (0: epochs decide)", 0, 1e15, 1, 0},
+        {OPTION_FLOAT, "lr", 0, &u->lr, "X", "peak learning rate", 0, 1e3, 1, 0},
+        {OPTION_FLOAT, "head-lr-scale", 0, &u->head_scale, "X", "multiplies it for the classifier", 0, 1e6, 1, 0},
+        {OPTION_FLOAT, "bias-lr-scale", 0, &u->bias_scale, "X", "multiplies it for biases and norms", 0, 1e6, 1, 0},
+        {OPTION_FLOAT, "column-lr-scale", 0, &u->column_scale, "X", "multiplies it for sampled matrices and columns", 0, 1e6, 1, 0},
+        {OPTION_CHOICE, "schedule", 0, &u->schedule, SCHEDULE_CHOICES, "how the rate falls after warm-up", 0, 0, 1, 0},
+        {OPTION_INT, "warmup", 0, &u->warmup, "N", "steps of linear warm-up", 0, 1e9, 1, 0},
+        {OPTION_FLOAT, "weight-decay", 0, &u->weight_decay, "X", "of weight matrices", 0, 1e3, 1, 0},
+        {OPTION_FLOAT, "clip", 0, &u->clip, "X", "largest global gradient norm (0: no clipping)", 0, 1e9, 1, 0},
+        {OPTION_CHOICE, "optimizer", 0, &u->optimizer, OPTIMIZER_CHOICES, "the rule of the update", 0, 0, 1, 0},
+        {OPTION_FLOAT, "momentum", 0, &u->momentum, "X", "of sgd", 0, 1, 1, 0},
+        {OPTION_LONG, "seed", 0, &m->seed, "N", "of order, crops and sampling", 0, 9e15, 1, 0},
+        {OPTION_INT, "threads", 0, &o->threads, "N", "compute threads (0: all cores)", 0, 4096, 0, 0},
+        {OPTION_LONG, "eval-every", 0, &o->eval_every, "N", "steps between evaluations (0: once an epoch, -1: never)", -1, 1e15, 0, 0},
+        {OPTION_LONG, "save-every", 0, &o->save_every, "N", "steps between saves (0: once an epoch)", 0, 1e15, 0, 0},
+        {OPTION_INT, "log-every", 0, &o->log_every, "N", "in a pipe: steps between progress lines", 1, 1e9, 0, 0},
+        {OPTION_GROUP, "What learns, and what is kept for it", 0, NULL, NULL, NULL, 0, 0, 0, 0},
+        {OPTION_CHOICE, "method", 0, &m->preset, METHOD_CHOICES, "which weights learn in a step", 0, 0, 1, 0},
+        {OPTION_CHOICE, "policy", 0, &m->policy, POLICY_CHOICES, "how arms are chosen (prebr, prebr++)", 0, 0, 1, 0},
+        {OPTION_FLOAT, "keep", 0, &m->keep, "X", "share of arms that learn in a step (prebr, prebr++)", 1e-6, 1, 1, 0},
+        {OPTION_FLOAT, "prune", 0, &m->prune, "X", "share of elements dropped from kept inputs (backrazor, prebr)", 0, 1, 1, 0},
+        {OPTION_INT, "column-block", 0, &m->column_block, "N", "columns of an arm (prebr++)", 1, 65536, 1, 0},
+        {OPTION_INT, "resample", 0, &m->resample, "N", "steps between samplings", 1, 1e9, 1, 0},
+        {OPTION_FLOAT, "alpha", 0, &m->alpha, "X", "step size of the bandit", 0, 1e9, 1, 0},
+        {OPTION_FLOAT, "p-min", 0, &m->p_min, "X", "least probability of an arm", 0, 1, 1, 0},
+        {OPTION_FLAG, "importance-weight", 0, &m->importance_weight, NULL, "divide a sampled gradient by its probability", 0, 0, 1, 0},
+        {OPTION_FLAG, "detach-frozen", 0, &m->detach_frozen, NULL, "no gradient through attention where q, k, v are all frozen", 0, 0, 1, 0},
+        {OPTION_CHOICE, "gelu", 0, &m->gelu, GELU_CHOICES, "regelu2: 2-bit backward (LowMemoryBP)", 0, 0, 1, 0},
+        {OPTION_CHOICE, "attention", 0, &m->attention, ATTENTION_CHOICES, "materialized keeps the softmax weights", 0, 0, 1, 0},
+        {OPTION_CHOICE, "recompute", 0, &m->recompute, RECOMPUTE_CHOICES, "make again in backward rather than keep", 0, 0, 1, 0},
+        {OPTION_GROUP, "Images", 0, NULL, NULL, NULL, 0, 0, 0, 0},
+        {OPTION_TEXT, "classes", 0, &o->classes, "LIST", "only these classes, renumbered, e.g. 0-4,7", 0, 0, 1, 0},
+        {OPTION_INT, "image-size", 0, &o->image_size, "N", "pixels (0: the checkpoint's own)", 0, 4096, 1, 0},
+        {OPTION_CHOICE, "augment", 0, &o->augment, "none|flip|crop", "of training images; crop: random resized crop and flip", 0, 0, 1, 0},
+        {OPTION_FLOAT, "crop-scale", 0, &o->crop_scale, "X", "least share of the area that a crop shows", 0.01, 1, 1, 0},
+        {OPTION_END, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0},
+    };
+    static_assert(sizeof rows / sizeof *rows <= OPTION_ROWS, "OPTION_ROWS is too small");
+    memcpy(table, rows, sizeof rows);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The model: parameters, and activations of each layer
+
+typedef struct {
+    floatx *x;               // [T, C] input, the residual stream
+    floatx *n1, *qkv, *o;    // [T, C] norm; [T, 3C]; [T, C] attention's output
+    floatx *probs;           // [B, H, t, t], materialized attention only
+    floatx *part;            // [T, C] one of q, k, v on its way to being pruned
+    floatx *mid;             // [T, C] residual stream after attention
+    floatx *n2, *hidden, *act;   // [T, C] norm; [T, mlp] before and after GELU
+    float *mean1, *rstd1, *mean2, *rstd2;   // [T]
+    float *lse;              // [B, H, t]
+    uint8_t *codes;          // [T * mlp / 4] of ReGELU2
+} Acts;
+
+typedef struct {
+    Param *norm1_w, *norm1_b, *qkv_w, *qkv_b, *proj_w, *proj_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
+    Linear *qkv, *proj, *fc1, *fc2;
+    Acts in, again;          // as forward makes them; as backward finds them (the same place, or made again)
+    floatx *dact, *dn2, *d_o, *dqkv, *dn1;   // gradients: [T, mlp], [T, C], [T, C], [T, 3C], [T, C]
+    floatx *razor_values[4]; // q, k, v, probs as BackRazor keeps them with materialized attention: values + mask
+    uint32_t *razor_mask[4];
+} Layer;
+
+typedef struct {
+    VitOptions o;
+    VitConfig config;
+    int tokens, grid;        // of a sample, class token included; patches along a side
+    int raw_channels, raw_height, raw_width;
+    int learning;            // 0: forward only
+    int deep;                // gradients flow below the head
+    Params params;
+    Param *patch_w, *patch_b, *cls, *position, *norm_w, *norm_b, *head_w, *head_b;
+    Layer* layer;
+    Method method;
+    Plan plan;
+    char* arena;
+
+    // Input and head; T = batch * tokens
+    uint8_t* raw;            // [B, channels, height, width] as stored
+    Crop* crops;             // [B]
+    int *labels, *correct;   // [B]
+    float* losses;           // [B]
+    floatx *images;          // [B, 3, size, size]
+    floatx *patches, *patches_again;   // [B*n, 3*patch*patch]
+    floatx *embedded, *dembedded;      // [B*n, C]
+    floatx *last;            // [T, C] the last layer's output
+    floatx *pooled, *normed; // what the head reads, before and after the final norm (or the other way round)
+    float *norm_mean, *norm_rstd;
+    floatx *logits, *dlogits, *dnormed, *dpooled;
+    floatx *dx;              // [T, C] gradient of the residual stream
+    int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
+    double* norm_sum;        // one number
+    void* work;              // scratch of the kernels
+} Vit;
+
+// All parameters in the order of the model. Linear layers come layer by layer: qkv, proj, fc1, fc2.
+static void vit_parameters(Vit* v) {
+    const VitConfig* c = &v->config;
+    Params* p = &v->params;
+    int L = c->layers, C = c->width, n = v->grid * v->grid;
+    p->capacity = 8 + 12 * L;
+    p->param = (Param*)allocate((size_t)p->capacity, sizeof(Param));
+    v->layer = (Layer*)allocate((size_t)L, sizeof(Layer));
+    v->method.groups = 4;
+    v->method.linears = 4 * L;
+    v->method.linear = (Linear*)allocate((size_t)(4 * L), sizeof(Linear));
+
+    v->patch_w = params_add(p, PARAM_PATCH, -1, "patch.weight", C, c->channels * c->patch * c->patch);
+    v->patch_b = params_add(p, PARAM_BIAS, -1, "patch.bias", C, 1);
+    v->cls = c->class_token ? params_add(p, PARAM_EMBEDDING, -1, "class token", C, 1) : NULL;
+    v->position = params_add(p, PARAM_EMBEDDING, -1, "position embedding", c->class_token + n, C);
+    for (int i = 0; i < L; i++) {
+        Layer* l = &v->layer[i];
+        Linear* linear = &v->method.linear[4 * i];
+        l->norm1_w = params_add(p, PARAM_NORM, i, "norm1.weight", C, 1);
+        l->norm1_b = params_add(p, PARAM_BIAS, i, "norm1.bias", C, 1);
+        l->qkv_w = params_add(p, PARAM_MATRIX, i, "qkv.weight", 3 * C, C);
+        l->qkv_b = c->qkv_bias ? params_add(p, PARAM_BIAS, i, "qkv.bias", 3 * C, 1) : NULL;
+        l->proj_w = params_add(p, PARAM_MATRIX, i, "proj.weight", C, C);
+        l->proj_b = params_add(p, PARAM_BIAS, i, "proj.bias", C, 1);
+        l->norm2_w = params_add(p, PARAM_NORM, i, "norm2.weight", C, 1);
+        l->norm2_b = params_add(p, PARAM_BIAS, i, "norm2.bias", C, 1);
+        l->fc1_w = params_add(p, PARAM_MATRIX, i, "fc1.weight", c->mlp, C);
+        l->fc1_b = params_add(p, PARAM_BIAS, i, "fc1.bias", c->mlp, 1);
+        l->fc2_w = params_add(p, PARAM_MATRIX, i, "fc2.weight", C, c->mlp);
+        l->fc2_b = params_add(p, PARAM_BIAS, i, "fc2.bias", C, 1);
+        Param* matrix[4] = {l->qkv_w, l->proj_w, l->fc1_w, l->fc2_w};
+        for (int k = 0; k < 4; k++) {
+            matrix[k]->linear = &linear[k];
+            linear[k].cin = matrix[k]->cols;
+            linear[k].cout = matrix[k]->rows;
+        }
+        l->qkv = &linear[0];
+        l->proj = &linear[1];
+        l->fc1 = &linear[2];
+        l->fc2 = &linear[3];
+    }
+    v->norm_w = params_add(p, PARAM_NORM, -1, "norm.weight", C, 1);
+    v->norm_b = params_add(p, PARAM_BIAS, -1, "norm.bias", C, 1);
+    v->head_w = params_add(p, PARAM_HEAD, -1, "head.weight", c->classes, C);
+    v->head_b = params_add(p, PARAM_HEAD_BIAS, -1, "head.bias", c->classes, 1);
+}
+
+// The final norm reads all tokens only when their mean is taken after it; else it reads the pooled ones.
+static int vit_norm_first(const Vit* v) { return v->config.mean_pool && v->config.norm_before_pool; }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The plan: every tensor with its life. Ticks: 0 the embedding, then the ops of each layer, then the head, then all of it backwards.
+
+enum { OP_NORM1, OP_QKV, OP_ATTENTION, OP_PROJ, OP_NORM2, OP_FC1, OP_GELU, OP_FC2, OPS };
+
+static int tick_head(const Vit* v) { return 1 + v->config.layers * OPS; }
+static int tick_end(const Vit* v) { return 2 * tick_head(v); }
+static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
+static int backward_tick(const Vit* v, int layer, int op) { return tick_end(v) - forward_tick(layer, op); }
+
+static int floatx_bytes(const Vit* v) { return v->o.precision == PRECISION_BF16 ? 2 : (int)sizeof(floatx); }
+
+static void vit_plan_layer(Vit* v, int i) {
+    Layer* l = &v->layer[i];
+    Plan* p = &v->plan;
+    Acts *in = &l->in, *again = &l->again;
+    const VitConfig* c = &v->config;
+    const MethodOptions* o = &v->o.method;
+    int64_t B = v->o.batch, T = B * v->tokens, C = c->width, H = c->heads, t = v->tokens, M = c->mlp;
+    int fx = floatx_bytes(v), deep = v->deep;
+    int full = o->preset == METHOD_FULL, flash = o->attention == ATTENTION_FLASH, exact = o->gelu == GELU_EXACT;
+    int razor = !flash && o->preset == METHOD_BACKRAZOR && o->recompute == RECOMPUTE_NONE;   // keeps q, k, v, probs pruned
+    int whole = o->recompute != RECOMPUTE_BLOCK;   // the block is not run again
+    int attn = o->recompute == RECOMPUTE_NONE;     // nor is its attention
+    int F[OPS], K[OPS];                            // ticks of the ops, forward and backward
+    for (int op = 0; op < OPS; op++) {
+        F[op] = forward_tick(i, op);
+        K[op] = deep ? backward_tick(v, i, op) : -1;
+    }
+    int rerun = K[OP_FC2], remade = whole ? K[OP_PROJ] : rerun;   // from where on a block, or its attention, is there again
+    int born = i ? forward_tick(i - 1, OP_FC2) : 0;
+    int matrices = preset_learns(o->preset, PARAM_MATRIX);   // whether anybody asks for the inputs of linear layers
+
+    // What each linear layer can count on in backward (see prebr.h, 3).
+    l->qkv->at_hand = l->fc1->at_hand = 1;
+    l->proj->at_hand = flash || full || !attn;
+    l->fc2->at_hand = exact || full || !whole;
+    l->proj->kept_first = F[OP_ATTENTION];
+    l->proj->kept_last = K[OP_PROJ];
+    l->fc2->kept_first = F[OP_GELU];
+    l->fc2->kept_last = K[OP_FC2];
+    int n1_from = !attn ? remade : matrices ? K[OP_QKV] : -1;
+    int n2_from = !whole ? rerun : matrices ? K[OP_FC1] : -1;
+    int act_from = !whole ? rerun : matrices && l->fc2->at_hand ? K[OP_FC2] : -1;
+
+    plan_activation(p, deep, i, "input", T, C, fx, born, F[OP_PROJ], K[OP_NORM1], K[OP_NORM1], (void**)&in->x, (void**)&again->x);
+    plan_activation(p, deep, i, "norm1 mean", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->mean1, (void**)&again->mean1);
+    plan_activation(p, deep, i, "norm1 1/sigma", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->rstd1, (void**)&again->rstd1);
+    plan_activation(p, 0, i, "norm1 output", T, C, fx, F[OP_NORM1], F[OP_QKV], n1_from, K[OP_QKV], (void**)&in->n1, (void**)&again->n1);
+    plan_activation(p, deep && attn && !razor, i, "q, k, v", T, 3 * C, fx, F[OP_QKV], F[OP_ATTENTION], razor ? K[OP_ATTENTION] : remade, K[OP_ATTENTION],
+                    (void**)&in->qkv, (void**)&again->qkv);
+    int o_again = attn ? -1 : remade;
+    plan_activation(p, deep && attn && (flash || full), i, "attention output", T, C, fx, F[OP_ATTENTION], F[OP_PROJ], o_again, K[OP_ATTENTION],
+                    (void**)&in->o, (void**)&again->o);
+    if (flash)
+        plan_activation(p, deep && attn, i, "log-sum-exp", B * H, t, 4, F[OP_ATTENTION], F[OP_ATTENTION], o_again, K[OP_ATTENTION],
+                        (void**)&in->lse, (void**)&again->lse);
+    else
+        plan_activation(p, deep && attn && !razor, i, "softmax weights", B * H * t, t, fx, F[OP_ATTENTION], F[OP_ATTENTION],
+                        razor ? K[OP_ATTENTION] : o_again, K[OP_ATTENTION], (void**)&in->probs, (void**)&again->probs);
+    if (razor) plan_activation(p, 0, i, "q, k or v", T, C, fx, F[OP_ATTENTION], F[OP_ATTENTION], K[OP_ATTENTION], K[OP_ATTENTION], (void**)&in->part, (void**)&again->part);
+    for (int k = 0; razor && deep && k < 4; k++) {
+        static const char* const names[4] = {"q", "k", "v", "softmax weights"};
+        char name[48];
+        int n = (int)(k < 3 ? t * C : H * t * t);
+        snprintf(name, sizeof name, "%s, values", names[k]);
+        plan_add(p, REGION_KEPT, i, name, B, topk_capacity(n, o->prune), fx, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor_values[k], NULL);
+        snprintf(name, sizeof name, "%s, mask", names[k]);
+        plan_add(p, REGION_KEPT, i, name, B, topk_words(n), 4, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor_mask[k], NULL);
+    }
+    plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[OP_FC2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
+    plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
+    plan_activation(p, deep, i, "norm2 1/sigma", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->rstd2, (void**)&again->rstd2);
+    plan_activation(p, 0, i, "norm2 output", T, C, fx, F[OP_NORM2], F[OP_FC1], n2_from, K[OP_FC1], (void**)&in->n2, (void**)&again->n2);
+    plan_activation(p, deep && whole && exact, i, "before GELU", T, M, fx, F[OP_FC1], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
+                    (void**)&in->hidden, (void**)&again->hidden);
+    if (!exact)
+        plan_activation(p, deep && whole, i, "GELU codes", T, (M + 3) / 4, 1, F[OP_GELU], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
+                        (void**)&in->codes, (void**)&again->codes);
+    plan_activation(p, deep && whole && !exact && full, i, "GELU output", T, M, fx, F[OP_GELU], F[OP_FC2], act_from, K[OP_FC2],
+                    (void**)&in->act, (void**)&again->act);
+
+    if (!deep) return;
+    plan_add(p, REGION_SCRATCH, i, "GELU gradient", T, M, fx, K[OP_FC2], K[OP_FC1], (void**)&l->dact, NULL);
+    plan_add(p, REGION_SCRATCH, i, "norm2 gradient", T, C, fx, K[OP_FC1], K[OP_NORM2], (void**)&l->dn2, NULL);
+    plan_add(p, REGION_SCRATCH, i, "attention gradient", T, C, fx, K[OP_PROJ], K[OP_ATTENTION], (void**)&l->d_o, NULL);
+    plan_add(p, REGION_SCRATCH, i, "q, k, v gradient", T, 3 * C, fx, K[OP_ATTENTION], K[OP_QKV], (void**)&l->dqkv, NULL);
+    plan_add(p, REGION_SCRATCH, i, "norm1 gradient", T, C, fx, K[OP_QKV], K[OP_NORM1], (void**)&l->dn1, NULL);
+}
+
+// Scratch of the kernels: the most that one of them asks for.
+static size_t vit_scratch(const Vit* v) {
+    const VitConfig* c = &v->config;
+    int B = v->o.batch, t = v->tokens, T = B * t, d = c->width / c->heads;
+    size_t most = method_scratch(&v->method), params = 0;
+    for (int i = 0; i < v->params.count; i++) {
+        size_t n = (size_t)v->params.param[i].rows * (size_t)v->params.param[i].cols;
+        if (n > params) params = n;
+    }
+    int flash = v->o.method.attention == ATTENTION_FLASH;
+    size_t need[] = {squares_scratch(params), layernorm_scratch(T, c->width), linear_bias_scratch(B, c->classes), linear_bias_scratch(T, c->width),
+                     flash ? attention_flash_scratch(B, t, c->heads, d) : attention_materialized_scratch(B, t, c->heads, d),
+                     image_scratch(B, v->raw_height, v->raw_width, c->image_size)};
+    for (size_t k = 0; k < sizeof need / sizeof *need; k++)
+        if (need[k] > most) most = need[k];
+    return most;
+}
+
+static void vit_plan(Vit* v) {
+    const VitConfig* c = &v->config;
+    Plan* p = &v->plan;
+    int64_t B = v->o.batch, T = B * v->tokens, C = c->width, n = v->grid * v->grid, P = c->channels * c->patch * c->patch;
+    int head = tick_head(v), end = tick_end(v), fx = floatx_bytes(v), back = v->deep ? end : -1;
+    v->method.shear.o = v->o.method;
+    v->method.shear.tokens = v->tokens;
+    v->method.batch = v->o.batch;
+    params_plan(&v->params, p, v->o.method.preset, v->o.update.optimizer, fx, !v->learning);
+    plan_add(p, REGION_SCRATCH, -1, "stored images", B * v->raw_channels, (int64_t)v->raw_height * v->raw_width, 1, 0, 0, (void**)&v->raw, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "crops", B, sizeof(Crop), 1, 0, 0, (void**)&v->crops, NULL);
+    plan_activation(p, v->deep, -1, "images", B * 3, (int64_t)c->image_size * c->image_size, fx, 0, 0, -1, end, (void**)&v->images, NULL);
+    plan_activation(p, 0, -1, "patches", B * n, P, fx, 0, 0, back, back, (void**)&v->patches, (void**)&v->patches_again);
+    plan_add(p, REGION_SCRATCH, -1, "embedded patches", B * n, C, fx, 0, 0, (void**)&v->embedded, NULL);
+    for (int i = 0; i < c->layers; i++) vit_plan_layer(v, i);
+    if (v->learning) method_plan(&v->method, p, fx);
+    plan_add(p, REGION_SCRATCH, -1, "last layer's output", T, C, fx, forward_tick(c->layers - 1, OP_FC2), head, (void**)&v->last, NULL);
+    int64_t pooled = vit_norm_first(v) ? T : B;
+    plan_add(p, REGION_SCRATCH, -1, "labels", B, 1, 4, 0, head, (void**)&v->labels, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "correct", B, 1, 4, head, head, (void**)&v->correct, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "losses", B, 1, 4, head, head, (void**)&v->losses, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "pooled", B, C, fx, head, head, (void**)&v->pooled, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "final norm", pooled, C, fx, head, head, (void**)&v->normed, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "final norm mean", pooled, 1, 4, head, head, (void**)&v->norm_mean, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "final norm 1/sigma", pooled, 1, 4, head, head, (void**)&v->norm_rstd, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "logits", B, c->classes, fx, head, head, (void**)&v->logits, NULL);
+    if (v->learning) {
+        plan_add(p, REGION_SCRATCH, -1, "logits gradient", B, c->classes, fx, head, head, (void**)&v->dlogits, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "final norm gradient", pooled, C, fx, head, head, (void**)&v->dnormed, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "pooled gradient", B, C, fx, head, head, (void**)&v->dpooled, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "numbers of q, k, v", 3, 1, 4, 0, TICK_ALWAYS, (void**)&v->thirds, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "gradient norm", 1, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm_sum, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "thresholds", B, 1, 4, 0, TICK_ALWAYS, (void**)&v->method.shear.threshold, NULL);
+    }
+    if (v->deep) {
+        plan_add(p, REGION_SCRATCH, -1, "gradient of the residual stream", T, C, fx, head, end, (void**)&v->dx, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "embedded patches gradient", B * n, C, fx, end, end, (void**)&v->dembedded, NULL);
+    }
+    plan_add(p, REGION_SCRATCH, -1, "kernels' scratch", (int64_t)vit_scratch(v), 1, 1, 0, TICK_ALWAYS, (void**)&v->work, NULL);
+    plan_place(p);
+}
+
+// A model that is planned but not allocated. learning = 0: for evaluation only.
+static Vit vit_create(const VitOptions* o, const VitConfig* c, int channels, int height, int width, int learning) {
+    Vit v;
+    memset(&v, 0, sizeof v);
+    v.o = *o;
+    v.config = *c;
+    v.grid = c->image_size / c->patch;
+    v.tokens = c->class_token + v.grid * v.grid;
+    v.raw_channels = channels;
+    v.raw_height = height;
+    v.raw_width = width;
+    v.learning = learning;
+    v.deep = learning && preset_goes_deep(o->method.preset);
+    vit_parameters(&v);
+    return v;
+}
+
+static void vit_free(Vit* v) {
+    if (v->arena) device_free(v->arena, v->plan.bytes);
+    plan_free(&v->plan);
+    free(v->params.param);
+    free(v->layer);
+    free(v->method.linear);
+}
+
+// Lets the linear layers know where their parameters lie, once these lie somewhere.
+static void vit_allocate(Vit* v) {
+    v->arena = arena_allocate(&v->plan);
+    v->method.shear.work = v->work;
+    for (int i = 0; i < v->config.layers; i++) {
+        Layer* l = &v->layer[i];
+        Linear* linear[4] = {l->qkv, l->proj, l->fc1, l->fc2};
+        Param* w[4] = {l->qkv_w, l->proj_w, l->fc1_w, l->fc2_w};
+        Param* b[4] = {l->qkv_b, l->proj_b, l->fc1_b, l->fc2_b};
+        for (int k = 0; k < 4; k++) {
+            linear[k]->w = w[k]->w;
+            linear[k]->b = b[k] ? b[k]->w : NULL;
+            linear[k]->db = b[k] ? b[k]->g : NULL;
+        }
+    }
+    if (!v->learning) return;
+    static const int thirds[3] = {0, 1, 2};
+    device_upload(v->thirds, thirds, sizeof thirds);
+    method_start(&v->method);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Forward
+
+static void attention_forward(Vit* v, Layer* l, Acts* a, int b) {
+    const VitConfig* c = &v->config;
+    int t = v->tokens, h = c->heads, C = c->width, d = C / h;
+    Dropout none = {0, 0, 0, 0};
+    timer_start(TIME_ATTENTION);
+    if (v->o.method.attention == ATTENTION_FLASH) {
+        attention_flash_forward(a->o, a->lse, a->qkv, NULL, none, b, t, h, d, v->work);
+        return;
+    }
+    attention_materialized_forward(a->o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
+    if (!v->method.shear.storing || !l->razor_values[0]) return;
+    timer_start(TIME_SHEAR);
+    float* threshold = v->method.shear.threshold;
+    for (int k = 0; k < 4; k++) {
+        int n = k < 3 ? t * C : h * t * t;
+        if (k < 3) columns_gather(a->part, a->qkv, v->thirds + k, 1, C, b * t, 3 * C);
+        const floatx* x = k < 3 ? a->part : a->probs;
+        topk_threshold(threshold, x, v->o.method.prune, b, n);
+        topk_pack(l->razor_values[k], l->razor_mask[k], x, threshold, topk_capacity(n, v->o.method.prune), b, n);
+    }
+}
+
+// One block: out [b*tokens, C] from a->x; every other tensor of `a` is written on the way. out NULL: only what backward needs.
+static void block_forward(Vit* v, Layer* l, Acts* a, floatx* out, int b) {
+    const VitConfig* c = &v->config;
+    const Shear* s = &v->method.shear;
+    int T = b * v->tokens, C = c->width;
+    size_t hidden = (size_t)T * (size_t)c->mlp;
+    timer_start(TIME_NORM);
+    layernorm_forward(a->n1, a->mean1, a->rstd1, a->x, l->norm1_w->w, l->norm1_b->w, c->norm_eps, T, C);
+    sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
+    attention_forward(v, l, a, b);
+    sheared_forward(s, l->proj, a->mid, a->o, a->x, b);
+    timer_start(TIME_NORM);
+    layernorm_forward(a->n2, a->mean2, a->rstd2, a->mid, l->norm2_w->w, l->norm2_b->w, c->norm_eps, T, C);
+    sheared_forward(s, l->fc1, a->hidden, a->n2, NULL, b);
+    timer_start(TIME_ACTIVATION);
+    if (v->o.method.gelu == GELU_REGELU2) regelu2_forward(a->act, a->codes, a->hidden, hidden);
+    else gelu_forward(a->act, a->hidden, hidden);
+    if (out) sheared_forward(s, l->fc2, out, a->act, a->mid, b);
+}
+
+// From stored images to logits. raw [b, channels, height, width], labels [b] (NULL: unknown) and crops [b] are host memory.
+static void vit_forward(Vit* v, const uint8_t* raw, const int32_t* labels, const Crop* crops, int b) {
+    const VitConfig* c = &v->config;
+    int C = c->width, n = v->grid * v->grid, T = b * v->tokens, P = c->channels * c->patch * c->patch;
+    timer_start(TIME_DATA);
+    device_upload(v->raw, raw, (size_t)b * (size_t)(v->raw_channels * v->raw_height * v->raw_width));
+    device_upload(v->crops, crops, (size_t)b * sizeof *crops);
+    if (labels) device_upload(v->labels, labels, (size_t)b * sizeof *labels);
+    images_prepare(v->images, v->raw, v->crops, c->mean, c->std, c->bicubic ? INTERPOLATE_BICUBIC : INTERPOLATE_BILINEAR, b, v->raw_channels,
+                   v->raw_height, v->raw_width, c->image_size, v->work);
+    patches_gather(v->patches, v->images, b, c->channels, c->image_size, c->patch);
+    timer_start(TIME_GEMM);
+    linear_forward(v->embedded, v->patches, v->patch_w->w, v->patch_b->w, NULL, b * n, P, C);
+    timer_start(TIME_OTHER);
+    tokens_forward(v->layer[0].in.x, v->embedded, v->cls ? v->cls->w : NULL, v->position->w, b, n, c->class_token, C);
+    for (int i = 0; i < c->layers; i++)
+        block_forward(v, &v->layer[i], &v->layer[i].in, i + 1 < c->layers ? v->layer[i + 1].in.x : v->last, b);
+    timer_start(TIME_NORM);
+    const floatx* features = v->normed;
+    if (vit_norm_first(v)) {
+        layernorm_forward(v->normed, v->norm_mean, v->norm_rstd, v->last, v->norm_w->w, v->norm_b->w, c->norm_eps, T, C);
+        pool_forward(v->pooled, v->normed, c->mean_pool, c->class_token, b, v->tokens, C);
+        features = v->pooled;
+    } else {
+        pool_forward(v->pooled, v->last, c->mean_pool, c->class_token, b, v->tokens, C);
+        layernorm_forward(v->normed, v->norm_mean, v->norm_rstd, v->pooled, v->norm_w->w, v->norm_b->w, c->norm_eps, b, C);
+    }
+    timer_start(TIME_GEMM);
+    linear_forward(v->logits, features, v->head_w->w, v->head_b->w, NULL, b, C, c->classes);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Backward
+
+// dqkv from the gradient of attention's output. Where q, k and v are all frozen, --detach-frozen drops it.
+static void attention_backward(Vit* v, Layer* l, int b) {
+    const VitConfig* c = &v->config;
+    const Acts* a = &l->again;
+    int t = v->tokens, h = c->heads, C = c->width, d = C / h;
+    Dropout none = {0, 0, 0, 0};
+    timer_start(TIME_ATTENTION);
+    if (v->o.method.attention == ATTENTION_FLASH) {
+        attention_flash_backward(l->dqkv, l->d_o, a->o, a->lse, a->qkv, NULL, none, b, t, h, d, v->work);
+        return;
+    }
+    for (int k = 0; l->razor_values[0] && k < 4; k++) {
+        int n = k < 3 ? t * C : h * t * t;
+        topk_unpack(k < 3 ? a->part : a->probs, l->razor_values[k], l->razor_mask[k], topk_capacity(n, v->o.method.prune), b, n);
+        if (k < 3) columns_scatter(a->qkv, a->part, v->thirds + k, 1, C, b * t, 3 * C);
+    }
+    attention_materialized_backward(l->dqkv, l->d_o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
+}
+
+// Makes again what forward did not keep of a block, or of its attention.
+static void block_remake(Vit* v, Layer* l, int b) {
+    Acts* a = &l->again;
+    Shear* s = &v->method.shear;
+    s->storing = 0;
+    if (v->o.method.recompute == RECOMPUTE_BLOCK) block_forward(v, l, a, NULL, b);
+    if (v->o.method.recompute == RECOMPUTE_ATTENTION) {
+        timer_start(TIME_NORM);
+        layernorm_remake(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w, b * v->tokens, v->config.width);
+        sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
+        attention_forward(v, l, a, b);
+    }
+    s->storing = 1;
+}
+
+// v->dx [b*tokens, C]: on entry the gradient of the block's output, on return that of its input.
+static void block_backward(Vit* v, Layer* l, int b) {
+    const VitConfig* c = &v->config;
+    const MethodOptions* o = &v->o.method;
+    const Shear* s = &v->method.shear;
+    const Acts* a = &l->again;
+    int T = b * v->tokens, C = c->width, again = o->recompute == RECOMPUTE_BLOCK;
+    size_t hidden = (size_t)T * (size_t)c->mlp;
+    float beta = s->micro > 0;
+
+    if (again) block_remake(v, l, b);
+    timer_start(TIME_ACTIVATION);
+    if (!again && linear_learns(l->fc2) && l->fc2->at_hand && o->gelu == GELU_EXACT) gelu_forward(a->act, a->hidden, hidden);
+    sheared_backward(s, l->fc2, l->dact, v->dx, a->act, b);
+    timer_start(TIME_ACTIVATION);
+    if (o->gelu == GELU_REGELU2) regelu2_backward(l->dact, l->dact, a->codes, hidden);
+    else gelu_backward(l->dact, l->dact, a->hidden, hidden);
+    timer_start(TIME_NORM);
+    if (!again && linear_learns(l->fc1)) layernorm_remake(a->n2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, l->norm2_b->w, T, C);
+    sheared_backward(s, l->fc1, l->dn2, l->dact, a->n2, b);
+    timer_start(TIME_NORM);
+    layernorm_backward(v->dx, l->norm2_w->g, l->norm2_b->g, l->dn2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, 1, beta, T, C, v->work);
+
+    if (o->recompute == RECOMPUTE_ATTENTION) block_remake(v, l, b);
+    sheared_backward(s, l->proj, l->d_o, v->dx, a->o, b);
+    if (o->detach_frozen && l->qkv->arms && !linear_learns(l->qkv)) {
+        if (!beta) {
+            Param* idle[3] = {l->qkv_b, l->norm1_w, l->norm1_b};
+            for (int k = 0; k < 3; k++)
+                if (idle[k]) device_zero(idle[k]->g, (size_t)idle[k]->rows * sizeof(float));
+        }
+        return;
+    }
+    attention_backward(v, l, b);
+    timer_start(TIME_NORM);
+    if (o->recompute == RECOMPUTE_NONE && linear_learns(l->qkv))
+        layernorm_remake(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w, T, C);
+    sheared_backward(s, l->qkv, l->dn1, l->dqkv, a->n1, b);
+    timer_start(TIME_NORM);
+    layernorm_backward(v->dx, l->norm1_w->g, l->norm1_b->g, l->dn1, a->x, a->mean1, a->rstd1, l->norm1_w->w, 1, beta, T, C, v->work);
+}
+
+// From dlogits to the gradient of everything that learns.
+static void vit_backward(Vit* v, int b) {
+    const VitConfig* c = &v->config;
+    Shear* s = &v->method.shear;
+    int C = c->width, n = v->grid * v->grid, T = b * v->tokens, P = c->channels * c->patch * c->patch, norm_first = vit_norm_first(v);
+    float beta = s->micro > 0;
+    timer_start(TIME_GEMM);
+    linear_backward_weight(v->head_w->g, v->dlogits, norm_first ? v->pooled : v->normed, beta, b, C, c->classes);
+    linear_backward_bias(v->head_b->g, v->dlogits, beta, b, c->classes, v->work);
+    if (!v->deep) return;
+    if (norm_first) {
+        linear_backward_input(v->dpooled, v->dlogits, v->head_w->w, 0, b, C, c->classes);
+        timer_start(TIME_NORM);
+        pool_backward(v->dnormed, v->dpooled, c->mean_pool, c->class_token, b, v->tokens, C);
+        layernorm_backward(v->dx, v->norm_w->g, v->norm_b->g, v->dnormed, v->last, v->norm_mean, v->norm_rstd, v->norm_w->w, 0, beta, T, C, v->work);
+    } else {
+        linear_backward_input(v->dnormed, v->dlogits, v->head_w->w, 0, b, C, c->classes);
+        timer_start(TIME_NORM);
+        layernorm_backward(v->dpooled, v->norm_w->g, v->norm_b->g, v->dnormed, v->pooled, v->norm_mean, v->norm_rstd, v->norm_w->w, 0, beta, b, C, v->work);
+        pool_backward(v->dx, v->dpooled, c->mean_pool, c->class_token, b, v->tokens, C);
+    }
+    for (int i = c->layers - 1; i >= 0; i--) block_backward(v, &v->layer[i], b);
+    timer_start(TIME_OTHER);
+    tokens_backward(v->dembedded, v->cls ? v->cls->g : NULL, v->position->g, v->dx, beta, b, n, c->class_token, C);
+    linear_backward_bias(v->patch_b->g, v->dembedded, beta, b * n, C, v->work);
+    if (!v->patch_w->g) return;
+    patches_gather(v->patches_again, v->images, b, c->channels, c->image_size, c->patch);
+    timer_start(TIME_GEMM);
+    linear_backward_weight(v->patch_w->g, v->dembedded, v->patches_again, beta, b * n, P, C);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Images on their way in
+
+// The largest centred square: what evaluation looks at.
+static Crop crop_centre(const Vit* v) {
+    int side = v->raw_width < v->raw_height ? v->raw_width : v->raw_height;
+    Crop c = {(float)((v->raw_width - side) / 2), (float)((v->raw_height - side) / 2), (float)side, (float)side, 0};
+    return c;
+}
+
+static int clamp_int(double x, int most) { return x < 1 ? 1 : x > most ? most : (int)x; }
+
+// Random resized crop and flip of record `index` in an epoch; a pure function of its arguments and the seed.
+static Crop crop_random(const Vit* v, uint32_t epoch, int32_t index) {
+    const VitOptions* o = &v->o;
+    Crop c = crop_centre(v);
+    if (o->augment == AUGMENT_NONE) return c;
+    Philox r = philox((uint64_t)o->method.seed, STREAM_AUGMENT, epoch, 2 * (uint64_t)index);
+    Philox f = philox((uint64_t)o->method.seed, STREAM_AUGMENT, epoch, 2 * (uint64_t)index + 1);
+    c.flip = (int)(f.v[0] >> 31);
+    if (o->augment == AUGMENT_FLIP) return c;
+    double area = (double)v->raw_height * v->raw_width * (o->crop_scale + (1 - o->crop_scale) * philox_uniform(r.v[0]));
+    double aspect = exp(log(3.0 / 4) + (log(4.0 / 3) - log(3.0 / 4)) * philox_uniform(r.v[1]));
+    int w = clamp_int(floor(sqrt(area * aspect) + 0.5), v->raw_width), h = clamp_int(floor(sqrt(area / aspect) + 0.5), v->raw_height);
+    c.x = (float)philox_below(r.v[2], (uint32_t)(v->raw_width - w + 1));
+    c.y = (float)philox_below(r.v[3], (uint32_t)(v->raw_height - h + 1));
+    c.width = (float)w;
+    c.height = (float)h;
+    return c;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One step, and an evaluation
+
+typedef struct { double loss, norm, rate; } StepResult;
+
+static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_t step, int64_t total) {
+    const VitOptions* o = &v->o;
+    Shear* s = &v->method.shear;
+    StepResult r = {0, 0, learning_rate(&o->update, step, total)};
+    int b = o->batch;
+    Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
+    float* losses = (float*)allocate((size_t)b, sizeof *losses);
+    method_begin_step(&v->method, step);
+    s->storing = 1;
+    for (s->micro = 0; s->micro < o->accumulate; s->micro++) {
+        Batch batch = loader_next(loader);
+        uint32_t epoch = (uint32_t)((step * o->accumulate + s->micro) / batches_per_epoch);
+        for (int i = 0; i < b; i++) crops[i] = crop_random(v, epoch, batch.index[i]);
+        vit_forward(v, batch.raw, batch.label, crops, b);
+        timer_start(TIME_OTHER);
+        cross_entropy(v->losses, v->correct, v->dlogits, v->logits, v->labels, 1.0f / ((float)b * (float)o->accumulate), b, v->config.classes);
+        device_download(losses, v->losses, (size_t)b * sizeof *losses);
+        for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
+        vit_backward(v, b);
+    }
+    s->storing = 0;
+    method_measure(&v->method, step);
+    timer_start(TIME_OPTIMIZER);
+    r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
+    if (isfinite(r.loss) && isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
+    timer_stop();
+    free(crops);
+    free(losses);
+    return r;
+}
+
+// Accuracy on a split; logits (NULL allowed): a file that receives them.
+static double vit_evaluate(Vit* v, const Split* split, FILE* logits, double* mean_loss) {
+    int b = v->o.batch, classes = v->config.classes;
+    Loader* loader = loader_open(split, v->raw_channels, v->raw_height, v->raw_width, b, 0, 0, 0);
+    Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
+    int* correct = (int*)allocate((size_t)b, sizeof *correct);
+    float* losses = (float*)allocate((size_t)b, sizeof *losses);
+    float* row = (float*)allocate((size_t)b * (size_t)classes, sizeof *row);
+    int64_t right = 0;
+    double loss = 0;
+    for (int i = 0; i < b; i++) crops[i] = crop_centre(v);
+    for (Batch batch = loader_next(loader); batch.count; batch = loader_next(loader)) {
+        size_t n = (size_t)batch.count;
+        vit_forward(v, batch.raw, batch.label, crops, batch.count);
+        cross_entropy(v->losses, v->correct, NULL, v->logits, v->labels, 0, batch.count, classes);
+        device_download(correct, v->correct, n * sizeof *correct);
+        device_download(losses, v->losses, n * sizeof *losses);
+        for (size_t i = 0; i < n; i++) {
+            right += correct[i];
+            loss += losses[i];
+        }
+        if (!logits) continue;
+        device_download(row, v->logits, n * (size_t)classes * sizeof *row);
+        if (fwrite(row, sizeof *row, n * (size_t)classes, logits) != n * (size_t)classes) trouble("cannot write the logits: disk full?");
+    }
+    timer_stop();
+    loader_close(loader);
+    free(crops);
+    free(correct);
+    free(losses);
+    free(row);
+    if (mean_loss) *mean_loss = loss / split->count;
+    return (double)right / split->count;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Files: checkpoints in, models and states out
+
+// Pairs every parameter with its place in t. param and view: [params.count]. t->layer is allocated.
+static void vit_pair(Vit* v, VitTensors* t, Param** param, float*** view) {
+    memset(t, 0, sizeof *t);
+    t->layer = (VitLayer*)allocate((size_t)v->config.layers, sizeof *t->layer);
+    int n = 0;
+    Param* outside[] = {v->patch_w, v->patch_b, v->cls, v->position, v->norm_w, v->norm_b, v->head_w, v->head_b};
+    float** place[] = {&t->patch_w, &t->patch_b, &t->cls, &t->position, &t->norm_w, &t->norm_b, &t->head_w, &t->head_b};
+    for (int k = 0; k < 8; k++) {
+        if (!outside[k]) continue;
+        param[n] = outside[k];
+        view[n++] = place[k];
+    }
+    for (int i = 0; i < v->config.layers; i++) {
+        Layer* l = &v->layer[i];
+        VitLayer* f = &t->layer[i];
+        Param* inside[] = {l->norm1_w, l->norm1_b, l->qkv_w, l->qkv_b, l->proj_w, l->proj_b, l->norm2_w, l->norm2_b, l->fc1_w, l->fc1_b, l->fc2_w, l->fc2_b};
+        float** spot[] = {&f->norm1_w, &f->norm1_b, &f->qkv_w, &f->qkv_b, &f->proj_w, &f->proj_b,
+                          &f->norm2_w, &f->norm2_b, &f->fc1_w, &f->fc1_b, &f->fc2_w, &f->fc2_b};
+        for (int k = 0; k < 12; k++) {
+            if (!inside[k]) continue;
+            param[n] = inside[k];
+            view[n++] = spot[k];
+        }
+    }
+}
+
+// Every parameter as host memory, in the form in which checkpoints are read (write = 1) and written; `use` works on it.
+static char* vit_with_tensors(Vit* v, int write, char* (*use)(const Vit*, VitTensors*, const void*), const void* argument) {
+    VitTensors t;
+    Param** param = (Param**)allocate((size_t)v->params.count, sizeof *param);
+    float*** view = (float***)allocate((size_t)v->params.count, sizeof *view);
+    vit_pair(v, &t, param, view);
+    for (int i = 0; i < v->params.count; i++) *view[i] = host_view_open(param[i]->w, (size_t)param[i]->rows * (size_t)param[i]->cols);
+    char* result = use(v, &t, argument);
+    for (int i = 0; i < v->params.count; i++) host_view_close(*view[i], param[i]->w, (size_t)param[i]->rows * (size_t)param[i]->cols, write);
+    free(t.layer);
+    free(param);
+    free(view);
+    return result;
+}
+
+static char* read_tensors(const Vit* v, VitTensors* t, const void* file) {
+    return vit_tensors_read(v->o.model, (const VitConfig*)file, &v->config, t);
+}
+
+static char* write_tensors(const Vit* v, VitTensors* t, const void* dir) {
+    vit_write((const char*)dir, &v->config, t);
+    return NULL;
+}
+
+static void vit_load(Vit* v, const VitConfig* file) {
+    char* lines = vit_with_tensors(v, 1, read_tensors, file);
+    printf("%s", lines);
+    free(lines);
+}
+
+// A new network: matrices, class token and positions from a normal distribution of standard deviation 0.02 cut at two of them (Box-Muller
+// over Philox, stream INIT, index = parameter << 40 + element), norms 1, biases and the head 0.
+static void vit_initialise(Vit* v) {
+    for (int i = 0; i < v->params.count; i++) {
+        Param* p = &v->params.param[i];
+        size_t n = (size_t)p->rows * (size_t)p->cols;
+        float* w = host_view_open(p->w, n);
+        for (size_t j = 0; j < n; j++) {
+            w[j] = p->kind == PARAM_NORM;
+            if (p->kind != PARAM_MATRIX && p->kind != PARAM_PATCH && p->kind != PARAM_EMBEDDING) continue;
+            Philox r = philox((uint64_t)v->o.method.seed, STREAM_INIT, 0, ((uint64_t)i << 40) + j);
+            double normal = sqrt(-2 * log(1 - (double)philox_uniform(r.v[0]))) * cos(2 * M_PI * philox_uniform(r.v[1]));
+            w[j] = (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
+        }
+        host_view_close(w, p->w, n, 1);
+    }
+}
+
+// DIR/name, complete or not at all.
+static void vit_save(Vit* v, const char* dir, const char* name) {
+    char *to = format_string("%s/%s", dir, name), *from = format_string("%s/%s.tmp", dir, name);
+    directory_fresh(from);
+    vit_with_tensors(v, 0, write_tensors, from);
+    directory_replace(from, to);
+    free(to);
+    free(from);
+}
+
+// What a later run needs: the model for others, the state for --resume.
+static void vit_save_run(Vit* v, int64_t steps_done, double best) {
+    if (!v->o.out) return;
+    vit_save(v, v->o.out, "model");
+    char* state = format_string("%s/state/state.safetensors", v->o.out);
+    state_save(&v->method, &v->params, state, steps_done, best);
+    free(state);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// --plan and --budget
+
+static Vit vit_planned(const VitOptions* o, const VitConfig* c, const Images* d, int learning) {
+    Vit v = vit_create(o, c, d->channels, d->height, d->width, learning);
+    vit_plan(&v);
+    return v;
+}
+
+static void vit_print_plan(const VitOptions* o, const VitConfig* c, const Images* d) {
+    static const char* const presets[] = {"full", "head", "bitfit", "backrazor", "prebr", "prebr++"};
+    VitOptions full_options = *o;
+    full_options.method.preset = METHOD_FULL;
+    full_options.method.gelu = GELU_EXACT;
+    full_options.method.recompute = RECOMPUTE_NONE;
+    full_options.method.attention = ATTENTION_FLASH;
+    Vit v = vit_planned(o, c, d, 1), full = vit_planned(&full_options, c, d, 1);
+    printf("%d layers, %d wide, patch %d, %d px: %d tokens; batch %d; %s activations; method %s\n", c->layers, c->width, c->patch, c->image_size,
+           v.tokens, o->batch, floatx_bytes(&v) == 2 ? "bf16" : "fp32", presets[o->method.preset]);
+    plan_print(&v.plan, &full.plan, c->layers);
+    vit_free(&v);
+    vit_free(&full);
+}
+
+// "6G", "512M", "800000000": bytes, in powers of 1024.
+static size_t parse_bytes(const char* text) {
+    char* end;
+    double x = strtod(text, &end);
+    const char* units = "KMGT";
+    const char* unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit) {
+        x *= pow(1024, 1 + (int)(unit - units));
+        end++;
+    }
+    int ends_well = !strcmp(end, "") || !strcmp(end, "B") || !strcmp(end, "iB");
+    if (end == text || !ends_well || !(x > 0 && x < 1e18))
+        usage_error("--budget: \"%s\" is not a size such as 6G or 800M", text);
+    return (size_t)x;
+}
+
+// Chooses --gelu and --recompute, the quickest first, so that the arena fits the budget.
+static void vit_fit_budget(VitOptions* o, const VitConfig* c, const Images* d) {
+    static const char* const recompute_name[] = {"none", "attention", "block"};
+    size_t budget = parse_bytes(o->budget), least = SIZE_MAX;
+    char a[32], b[32];
+    int asked_gelu = o->method.gelu;
+    for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
+        for (int gelu = asked_gelu; gelu <= GELU_REGELU2; gelu++) {
+            if (recompute != RECOMPUTE_NONE && o->method.preset == METHOD_BACKRAZOR && o->method.attention == ATTENTION_MATERIALIZED) continue;
+            o->method.recompute = recompute;
+            o->method.gelu = gelu;
+            Vit v = vit_planned(o, c, d, 1);
+            size_t bytes = v.plan.bytes;
+            vit_free(&v);
+            if (bytes < least) least = bytes;
+            if (bytes > budget) continue;
+            printf("budget %s: --gelu %s --recompute %s needs %s\n", human_bytes(budget, a), gelu == GELU_EXACT ? "exact" : "regelu2",
+                   recompute_name[recompute], human_bytes(bytes, b));
+            return;
+        }
+    }
+    trouble("the smallest setting needs %s, %zu bytes more than --budget %s; try a smaller --batch with --accumulate", human_bytes(least, a),
+            least - budget, o->budget);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the program does
+
+static void vit_check(const VitOptions* o, const VitConfig* c) {
+    if (c->image_size < c->patch) usage_error("--image-size %d is less than one patch (%d)", c->image_size, c->patch);
+    if (o->method.preset == METHOD_PREBRPP && (c->width % o->method.column_block || c->mlp % o->method.column_block))
+        usage_error("--column-block %d does not divide the widths %d and %d of the model", o->method.column_block, c->width, c->mlp);
+    if (o->method.preset == METHOD_BACKRAZOR && o->method.attention == ATTENTION_MATERIALIZED && o->method.recompute != RECOMPUTE_NONE)
+        usage_error("--method backrazor --attention materialized keeps its own pruned q, k, v and softmax weights: use --recompute none");
+    if (o->precision == PRECISION_BF16 && !o->plan) usage_error("--precision bf16: the CPU computes in fp32; with --plan it shows what a GPU would need");
+}
+
+static Images images_of_data(const VitOptions* o) {
+    if (!o->data) usage_error("--data is missing: a CIFAR or Fashion-MNIST directory, or an image pack");
+    return images_open(o->data, o->classes);
+}
+
+static void run_eval(VitOptions* o, VitConfig* file) {
+    Images data = images_of_data(o);
+    if (!data.test.count) trouble("%s has no test split to evaluate on", data.path);
+    if (data.classes != file->classes)
+        trouble("%s: the model knows %d classes but %s has %d; fine-tune it first", o->model, file->classes, data.path, data.classes);
+    VitConfig c = *file;
+    if (o->image_size) c.image_size = o->image_size;
+    vit_check(o, &c);
+    Vit v = vit_planned(o, &c, &data, 0);
+    vit_allocate(&v);
+    vit_load(&v, file);
+    FILE* logits = o->logits ? file_create(o->logits) : NULL;
+    double loss, start = device_seconds(), accuracy = vit_evaluate(&v, &data.test, logits, &loss), seconds = device_seconds() - start;
+    if (logits) file_finish(logits, o->logits);
+    printf("%d test images: accuracy %.2f %%, loss %.4f, %.1f images/s\n", data.test.count, 100 * accuracy, loss, data.test.count / seconds);
+    vit_free(&v);
+    images_close(&data);
+}
+
+static void run_predict(VitOptions* o, VitConfig* file) {
+    Photo photo;
+    const char* reason = photo_read(o->predict, &photo);
+    if (reason) trouble("%s: %s", o->predict, reason);
+    VitConfig c = *file;
+    if (o->image_size) c.image_size = o->image_size;
+    o->batch = 1;
+    vit_check(o, &c);
+    Vit v = vit_create(o, &c, 3, photo.height, photo.width, 0);
+    vit_plan(&v);
+    vit_allocate(&v);
+    vit_load(&v, file);
+    Crop crop = crop_centre(&v);
+    vit_forward(&v, photo.rgb, NULL, &crop, 1);
+    timer_stop();
+    float* logits = (float*)allocate((size_t)c.classes, sizeof *logits);
+    device_download(logits, v.logits, (size_t)c.classes * sizeof *logits);
+    double most = logits[0], sum = 0;
+    for (int i = 0; i < c.classes; i++) most = logits[i] > most ? logits[i] : most;
+    for (int i = 0; i < c.classes; i++) sum += exp(logits[i] - most);
+    for (int rank = 0; rank < 5 && rank < c.classes; rank++) {
+        int best = 0;
+        for (int i = 1; i < c.classes; i++)
+            if (logits[i] > logits[best]) best = i;
+        char number[24];
+        snprintf(number, sizeof number, "class %d", best);
+        printf("%6.2f %%  %s\n", 100 * exp(logits[best] - most) / sum, c.class_name ? c.class_name[best] : number);
+        logits[best] = -INFINITY;
+    }
+    free(logits);
+    photo_free(&photo);
+    vit_free(&v);
+}
+
+// Where a number first went wrong, for a person who wants to know.
+static void describe_divergence(const Vit* v, char* text, size_t size) {
+    size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
+    float* x = (float*)allocate(n, sizeof *x);
+    snprintf(text, size, "in backward");
+    for (int i = 0; v->deep && i < v->config.layers; i++) {
+        device_download(x, v->layer[i].in.x, n * sizeof *x);
+        size_t j = 0;
+        while (j < n && isfinite(x[j])) j++;
+        if (j == n) continue;
+        if (i) snprintf(text, size, "in the forward pass of layer %d", i - 1);
+        else snprintf(text, size, "in the embedding");
+        break;
+    }
+    free(x);
+}
+
+static void print_summary(const Vit* v, int64_t steps, double accuracy, double best, double seconds, double samples) {
+    char a[32], b[32], c[32];
+    double total = 0;
+    for (int part = 0; part < TIME_PARTS; part++) total += timer_seconds(part);
+    printf("\n  steps                %lld\n", (long long)steps);
+    if (!isnan(accuracy)) printf("  test accuracy        %.2f %% (best %.2f %%)\n", 100 * accuracy, 100 * best);
+    printf("  time                 %.1f s, %.1f images/s in training\n", seconds, samples / total);
+    printf("  kept for backward    %s\n", human_bytes(plan_region_bytes(&v->plan, REGION_KEPT), a));
+    printf("  arena = planned peak %s; the process held %s\n", human_bytes(v->plan.bytes, b), human_bytes(process_peak_bytes(), c));
+    printf("  time of steps       ");
+    for (int part = 0; part < TIME_PARTS; part++) printf(" %s %.1f %%", timer_part_name(part), 100 * timer_seconds(part) / total);
+    printf("\n");
+}
+
+// Bytes kept for backward in this step, as they are: the plan's, with the pools counted by what is drawn.
+static size_t vit_kept_bytes(const Vit* v) {
+    size_t sum = plan_region_bytes(&v->plan, REGION_KEPT);
+    for (int g = 0; g < v->method.groups; g++) {
+        const Group* group = &v->method.group[g];
+        const Linear* first = &v->method.linear[g];
+        if (!group->arms || first->at_hand) continue;
+        sum -= plan_kept_bytes(&v->plan, group_pool_name(g), -1);
+        for (int i = 0; i < v->config.layers; i++) sum += linear_kept_bytes(&v->method.shear, &v->method.linear[4 * i + g], v->o.batch);
+    }
+    return sum;
+}
+
+static int run_training(VitOptions* o, Option* table, VitConfig* file) {
+    Images data = images_of_data(o);
+    VitConfig c = *file;
+    c.classes = data.classes;
+    c.class_name = data.class_name;
+    if (o->image_size) c.image_size = o->image_size;
+    vit_check(o, &c);
+    if (o->batch > data.train.count) trouble("--batch %d is larger than the %d training images of %s", o->batch, data.train.count, data.path);
+    int batches = data.train.count / o->batch, per_epoch = batches / o->accumulate > 0 ? batches / o->accumulate : 1;
+    int64_t total = o->steps ? o->steps : (int64_t)o->epochs * batches / o->accumulate;
+    int64_t eval_every = o->eval_every ? o->eval_every : per_epoch, save_every = o->save_every ? o->save_every : per_epoch;
+    if (!total) usage_error("nothing to do: %d epochs of %d batches make no step of %d batches", o->epochs, batches, o->accumulate);
+    if (o->budget) vit_fit_budget(o, &c, &data);
+
+    Vit v = vit_planned(o, &c, &data, 1);
+    char bytes[32];
+    printf("%s\nmodel: %s, %d layers, %d wide, %d px, %d classes\ndata: %s (%s), %d training and %d test images of %d x %d\narena: %s\n", device_name(), o->model,
+           c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
+           human_bytes(v.plan.bytes, bytes));
+    vit_allocate(&v);
+    int64_t step = 0;
+    double accuracy = NAN, best = -1;
+    if (o->resume) {
+        char* state = format_string("%s/state/state.safetensors", o->resume);
+        state_load(&v.method, &v.params, state, &step, &best);
+        free(state);
+        printf("resuming after step %lld of %lld\n", (long long)step, (long long)total);
+    } else if (o->from_scratch) {
+        vit_initialise(&v);
+    } else {
+        vit_load(&v, file);
+    }
+    if (o->out) directory_make(o->out);
+    else printf("nothing will be saved: no --out was given\n");
+
+    Log* log = log_open(o->out, step, total, o->log_every, o->overwrite);
+    if (o->out && !o->resume) {
+        char* path = format_string("%s/options.txt", o->out);
+        FILE* f = file_create(path);
+        options_write(table, f);
+        file_finish(f, path);
+        free(path);
+        path = format_string("%s/state", o->out);
+        directory_make(path);
+        free(path);
+    }
+    signals_watch();
+    Loader* loader = loader_open(&data.train, data.channels, data.height, data.width, o->batch, 1, (uint64_t)o->method.seed, step * o->accumulate);
+    double start = device_seconds(), samples = 0;
+    int status = 0;
+    timer_enable(1);
+    while (step < total) {
+        double t0 = device_seconds();
+        StepResult r = vit_step(&v, loader, batches, step, total);
+        double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
+        if (!isfinite(r.loss) || !isfinite(r.norm)) {
+            char where[96];
+            describe_divergence(&v, where, sizeof where);
+            vit_save_run(&v, step, best);
+            log_close(log);
+            trouble("step %lld: loss %g, gradient norm %g: not finite %s; stopped before the update%s; try a smaller --lr or more --warmup", (long long)(step + 1),
+                    r.loss, r.norm, where, o->out ? ", the last good state is saved" : "");
+        }
+        step++;
+        samples += n;
+        int last = step == total;
+        accuracy = NAN;
+        if (data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0)) {
+            timer_enable(0);
+            accuracy = vit_evaluate(&v, &data.test, NULL, NULL);
+            timer_enable(1);
+        }
+        LogLine line = {step, (double)(step * o->accumulate) / batches, r.loss, r.rate, r.norm, accuracy, 1e3 * seconds, n / seconds, vit_kept_bytes(&v), v.plan.bytes};
+        log_step(log, &line);
+        if (accuracy > best) {
+            best = accuracy;
+            if (o->out) vit_save(&v, o->out, "model-best");
+        }
+        int stopped = signal_seen();
+        if (last || stopped || step % save_every == 0) vit_save_run(&v, step, best);
+        if (stopped && !last) {
+            log_message(log, "signal %d: stopped after step %lld%s", stopped, (long long)step,
+                        o->out ? "; go on with --resume" : "; nothing was saved, for lack of --out");
+            status = 128 + stopped;
+            break;
+        }
+    }
+    log_close(log);
+    loader_close(loader);
+    print_summary(&v, step, accuracy, best, device_seconds() - start, samples);
+    vit_free(&v);
+    images_close(&data);
+    return status;
+}
+
+int main(int argc, char** argv) {
+    VitOptions o = vit_defaults();
+    Option table[OPTION_ROWS];
+    vit_options(table, &o);
+    options_parse(table, argc, argv, "train_vit -m MODEL -d DATA [-o RUN] [options]", VERSION);
+    if (o.resume) {
+        char* path = format_string("%s/options.txt", o.resume);
+        options_resume(table, path);
+        free(path);
+        o.out = o.resume;
+    }
+    if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
+    device_threads(o.threads);
+    directory_recover(o.model);
+    VitConfig file = vit_config_read(o.model, !(o.from_scratch || o.plan || o.resume));
+    if (o.plan) {
+        Images data = {0};
+        data.channels = 3;
+        data.height = data.width = 256;
+        data.classes = file.classes;
+        if (o.data) data = images_of_data(&o);
+        VitConfig c = file;
+        c.classes = data.classes;
+        if (o.image_size) c.image_size = o.image_size;
+        vit_check(&o, &c);
+        if (o.budget) vit_fit_budget(&o, &c, &data);
+        vit_print_plan(&o, &c, &data);
+        return 0;
+    }
+    if (o.predict) return run_predict(&o, &file), 0;
+    if (o.eval) return run_eval(&o, &file), 0;
+    return run_training(&o, table, &file);
+}
