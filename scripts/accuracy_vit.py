@@ -59,7 +59,8 @@ def run(o, job):
         start = time.time()
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"{' '.join(command)}\n{done.stderr}")
+            print(f"failed with status {done.returncode}: {' '.join(command)}\n{done.stderr}", file=sys.stderr, flush=True)
+            os._exit(1)
         steps = read(os.path.join(out, "log.csv"))
     return {"preset": preset, "policy": policy, "extra": extra, "lr": lr, "seed": seed, "accuracy": steps[-1]["accuracy"],
             "loss": f"{statistics.mean(float(s['loss']) for s in steps[-20:]):.4f}", "kept_bytes": steps[-1]["kept_bytes"],
