@@ -973,6 +973,54 @@ static float initial_value(uint64_t seed, int parameter, size_t j) {
     return (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
 }
 
+static int device_finite(const float* device, size_t n) {
+    float* x = host_view_open((float*)device, n);
+    size_t i = 0;
+    while (i < n && isfinite(x[i])) i++;
+    host_view_close(x, (float*)device, n, 0);
+    return i == n;
+}
+
+// NULL, or the name of a parameter that is not finite: such a model is never saved.
+static const char* broken_parameter(const Params* params) {
+    for (int i = 0; i < params->count; i++) {
+        const Param* p = &params->param[i];
+        if (!device_finite(p->w, (size_t)p->rows * (size_t)p->cols)) return p->name;
+    }
+    return NULL;
+}
+
+// After a backward pass: the first gradient, on the way back, that is not finite. Parameters are in the order of the forward pass.
+static void name_broken_gradient(const Method* m, const Params* params, char* where, size_t size) {
+    snprintf(where, size, "in the sum of the gradients");
+    for (int i = params->count - 1; i >= 0; i--) {
+        const Param* p = &params->param[i];
+        size_t n;
+        const float* g = param_gradient(m, p, &n);
+        if (!g || device_finite(g, n)) continue;
+        if (p->layer < 0) snprintf(where, size, "in the gradient of %s", p->name);
+        else snprintf(where, size, "in the gradient of layer %d, %s", p->layer, p->name);
+        return;
+    }
+}
+
+// The end of a run in which a number is not finite any more. saved: the last step whose state is on disk, or -1.
+NORETURN static void end_diverged(const char* out, int64_t step, const char* what, const char* where, int64_t saved) {
+    char kept[96] = "nothing is saved, for lack of --out";
+    if (out && saved >= 0) snprintf(kept, sizeof kept, "the last good state, after step %lld, is saved", (long long)saved);
+    else if (out) snprintf(kept, sizeof kept, "there was no good state to save");
+    trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
+}
+
+// A run directory's own record of its options.
+static void write_options(const char* out, const Option* table) {
+    char* path = format_string("%s/options.txt", out);
+    FILE* f = file_create(path);
+    options_write(table, f);
+    file_finish(f, path);
+    free(path);
+}
+
 // The end of a run, for a person.
 static void print_summary(const Plan* plan, const char* score_name, const char* samples_name, int64_t steps, double score, double best, double seconds,
                           double samples) {
