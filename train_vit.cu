@@ -411,8 +411,7 @@ static void vit_free(Vit* v) {
 }
 
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
-static void vit_allocate(Vit* v) {
-    v->arena = arena_allocate(&v->plan);
+static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
@@ -429,6 +428,11 @@ static void vit_allocate(Vit* v) {
     static const int thirds[3] = {0, 1, 2};
     device_upload(v->thirds, thirds, sizeof thirds);
     method_start(&v->method);
+}
+
+static void vit_allocate(Vit* v) {
+    v->arena = arena_allocate(&v->plan);
+    vit_connect(v);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
