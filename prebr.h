@@ -539,8 +539,10 @@ static void method_begin_step(Method* m, int64_t step) {
     uint32_t drawing = (uint32_t)(step / o->resample);
     for (int g = 0; g < m->groups; g++) {
         Group* group = &m->group[g];
-        if (drawing > 0 && o->policy == POLICY_BANDIT)
+        if (drawing > 0 && o->policy == POLICY_BANDIT) {
             bandit_update(group->p, group->squares, group->sampled, o->alpha, o->p_min, group->budget, group->arms);
+            device_zero(group->squares, (size_t)group->arms * sizeof *group->squares);   // learned once, also where a run resumes at this step
+        }
         if (drawing > 0 && o->policy == POLICY_NORM)
             largest_arms(group->sampled, group->squares, group->budget, group->arms);
         else

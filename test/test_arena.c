@@ -90,7 +90,7 @@ static uint8_t* train(const VitOptions* o, const VitConfig* c, const Split* spli
         StepResult r = vit_step(&v, loader, RECORDS / o->batch, step, STEPS);
         seen[3 * step] = r.loss;
         seen[3 * step + 1] = r.norm;
-        seen[3 * step + 2] = vit_evaluate(&v, split, NULL, NULL);   // between steps, as in a run
+        seen[3 * step + 2] = vit_evaluate(&v, split, 1, NULL, NULL);   // between steps, as in a run
         CHECK(isfinite(r.loss) && isfinite(r.norm) && r.norm > 0, "step %d: loss %g, norm %g, %s", step, r.loss, r.norm, apart ? "apart" : "arena");
     }
     loader_close(loader);
