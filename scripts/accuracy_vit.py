@@ -5,6 +5,7 @@ First every preset at every rate of one small grid with seed 1, then every prese
 Each finished run is a line of the CSV and is not run again, so that a stopped sweep goes on where it was.
 
     scripts/accuracy_vit.py -m vit_tiny_patch16_224 -d cifar-10-batches-bin --workers 2     # runs what is missing
+    scripts/accuracy_vit.py ... --image-size 224 --csv docs/accuracy_vit_224.csv --only "full::3e-4" "prebr++ 0.5:uniform:3e-4"   # single rows
     scripts/accuracy_vit.py --table                                                       # prints the table from the CSV
 """
 import argparse
@@ -88,10 +89,17 @@ def jobs(rows):
     return [job for job in grid + main[: len(main) // len(SEEDS)] + extra + main if job not in done]
 
 
+def single_rows(o):
+    """The jobs that --only names, with the first seed."""
+    done = {key(r) for r in read(o.csv)}
+    rows = [tuple(row.split(":")) for row in o.only]
+    return [job for job in ((preset, policy, "", lr, SEEDS[0]) for preset, policy, lr in rows) if job not in done]
+
+
 def work(o, taken):
     while True:
         with lock:
-            todo = [job for job in jobs(read(o.csv)) if job not in taken]
+            todo = [job for job in (single_rows(o) if o.only else jobs(read(o.csv))) if job not in taken]
             if not todo:
                 return
             job = todo[0]
@@ -144,6 +152,7 @@ def main():
     p.add_argument("--epochs", type=int, default=2)
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--only", nargs="+", metavar="PRESET:POLICY:LR", help="only these rows, with seed 1")
     p.add_argument("--table", action="store_true", help="only print the table")
     o = p.parse_args()
     if not o.table:
@@ -153,7 +162,8 @@ def main():
             t.start()
         for t in threads:
             t.join()
-    table(read(o.csv))
+    if not o.only:
+        table(read(o.csv))
 
 
 if __name__ == "__main__":

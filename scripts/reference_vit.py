@@ -335,7 +335,8 @@ def main():
     if o.classes:
         data.keep_classes(o.classes)
     if o.image_size and o.image_size != config.image_size:
-        tensors["pos_embed"] = vit_checkpoint.resample_position(tensors["pos_embed"], int(config.class_token), o.image_size // config.patch)
+        grid = o.image_size // config.patch
+        tensors["pos_embed"] = vit_checkpoint.resample_position(tensors["pos_embed"], int(config.class_token), grid)
         config.image_size = o.image_size
     if config.classes != data.classes and not (o.eval and config.classes):
         print(f"head: {config.classes} classes in the checkpoint, {data.classes} in the data: starts from zero")
@@ -354,7 +355,8 @@ def main():
         return
     train(model, data, o, dtype, open_log(o.out))
     if o.out and o.save:
-        vit_checkpoint.save(os.path.join(o.out, "model"), config, {name: p.float() for name, p in model.parameters.items()})
+        trained = {name: p.float() for name, p in model.parameters.items()}
+        vit_checkpoint.save(os.path.join(o.out, "model"), config, trained)
 
 
 if __name__ == "__main__":
