@@ -53,10 +53,8 @@ static VitOptions vit_defaults(void) {
     o.method.column_block = 16;
     o.method.resample = 20;
     o.method.seed = 1;
-    o.update.lr = 1e-3;
-    o.update.head_scale = 1;
-    o.update.bias_scale = 1;
-    o.update.column_scale = 1;
+    o.method.gelu = GELU_AUTO;
+    o.update.warmup = 20;
     o.update.weight_decay = 0.01;
     o.update.momentum = 0.9;
     o.update.clip = 1;
@@ -88,10 +86,10 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_INT, "accumulate", 0, &o->accumulate, "N", "batches whose gradients make one step", 1, 65536, 1, 0},
         {OPTION_INT, "epochs", 0, &o->epochs, "N", "passes over the training split", 0, 1000000, 1, 0},
         {OPTION_LONG, "steps", 0, &o->steps, "N", "stop after N steps instead (0: epochs decide)", 0, 1e15, 1, 0},
-        {OPTION_FLOAT, "lr", 0, &u->lr, "X", "peak learning rate", 0, 1e3, 1, 0},
-        {OPTION_FLOAT, "head-lr-scale", 0, &u->head_scale, "X", "multiplies it for the classifier", 0, 1e6, 1, 0},
-        {OPTION_FLOAT, "bias-lr-scale", 0, &u->bias_scale, "X", "multiplies it for biases and norms", 0, 1e6, 1, 0},
-        {OPTION_FLOAT, "column-lr-scale", 0, &u->column_scale, "X", "multiplies it for sampled matrices and columns", 0, 1e6, 1, 0},
+        {OPTION_FLOAT, "lr", 0, &u->lr, "X", "peak learning rate (0: the method's own)", 0, 1e3, 1, 0},
+        {OPTION_FLOAT, "head-lr-scale", 0, &u->head_scale, "X", "multiplies it for the classifier (0: the method's own)", 0, 1e6, 1, 0},
+        {OPTION_FLOAT, "bias-lr-scale", 0, &u->bias_scale, "X", "multiplies it for biases and norms (0: the method's own)", 0, 1e6, 1, 0},
+        {OPTION_FLOAT, "column-lr-scale", 0, &u->column_scale, "X", "multiplies it for sampled matrices and columns (0: the method's own)", 0, 1e6, 1, 0},
         {OPTION_CHOICE, "schedule", 0, &u->schedule, SCHEDULE_CHOICES, "how the rate falls after warm-up", 0, 0, 1, 0},
         {OPTION_INT, "warmup", 0, &u->warmup, "N", "steps of linear warm-up", 0, 1e9, 1, 0},
         {OPTION_FLOAT, "weight-decay", 0, &u->weight_decay, "X", "of weight matrices", 0, 1e3, 1, 0},
@@ -114,7 +112,7 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_FLOAT, "p-min", 0, &m->p_min, "X", "least probability of an arm", 0, 1, 1, 0},
         {OPTION_FLAG, "importance-weight", 0, &m->importance_weight, NULL, "divide a sampled gradient by its probability", 0, 0, 1, 0},
         {OPTION_FLAG, "detach-frozen", 0, &m->detach_frozen, NULL, "no gradient through attention where q, k, v are all frozen", 0, 0, 1, 0},
-        {OPTION_CHOICE, "gelu", 0, &m->gelu, GELU_CHOICES, "regelu2: 2-bit backward (LowMemoryBP)", 0, 0, 1, 0},
+        {OPTION_CHOICE, "gelu", 0, &m->gelu, GELU_CHOICES, "regelu2: 2-bit backward (LowMemoryBP); auto: the method's own", 0, 0, 1, 0},
         {OPTION_CHOICE, "attention", 0, &m->attention, ATTENTION_CHOICES, "materialized keeps the softmax weights", 0, 0, 1, 0},
         {OPTION_CHOICE, "recompute", 0, &m->recompute, RECOMPUTE_CHOICES, "make again in backward rather than keep", 0, 0, 1, 0},
         {OPTION_GROUP, "Images", 0, NULL, NULL, NULL, 0, 0, 0, 0},
@@ -1177,6 +1175,7 @@ int main(int argc, char** argv) {
     }
     if (o.resume && (o.eval || o.predict)) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
     if (o.logits && !o.eval) usage_error("--logits are written by --eval: add it");
+    fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
     directory_recover(o.model);

@@ -21,7 +21,7 @@ from arms import ArmGroup
 from labelled_images import open_images, prepare
 from philox import centre_crops, random_crops, shuffle_order
 from sheared import KeptBytes, PrunedAttention, ReGelu2, Shear, ShearedLinear
-from updates import Updater, schedule
+from updates import Updater, fill_method_defaults, schedule
 from vit_checkpoint import trouble
 
 MATRICES = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -54,12 +54,12 @@ def options():
     g.add_argument("--crop-scale", type=float, default=0.5)
     g = p.add_argument_group("optimizer")
     g.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
-    g.add_argument("--lr", type=float, default=1e-3)
-    g.add_argument("--head-lr-scale", type=float, default=1.0)
-    g.add_argument("--bias-lr-scale", type=float, default=1.0)
-    g.add_argument("--column-lr-scale", type=float, default=1.0)
+    g.add_argument("--lr", type=float, default=0.0, help="0: the method's own, likewise the three scales")
+    g.add_argument("--head-lr-scale", type=float, default=0.0)
+    g.add_argument("--bias-lr-scale", type=float, default=0.0)
+    g.add_argument("--column-lr-scale", type=float, default=0.0)
     g.add_argument("--schedule", choices=["cosine", "linear", "constant"], default="cosine")
-    g.add_argument("--warmup", type=int, default=0, help="steps")
+    g.add_argument("--warmup", type=int, default=20, help="steps")
     g.add_argument("--weight-decay", type=float, default=0.01)
     g.add_argument("--momentum", type=float, default=0.9, help="of sgd")
     g.add_argument("--clip", type=float, default=1.0, help="global norm; 0: off")
@@ -74,11 +74,14 @@ def options():
     g.add_argument("--alpha", type=float, default=1e-3)
     g.add_argument("--p-min", type=float, default=1e-3)
     g.add_argument("--detach-frozen", action="store_true")
-    g.add_argument("--gelu", choices=["exact", "regelu2"], default="exact")
+    g.add_argument("--gelu", choices=["exact", "regelu2", "auto"], default="auto")
     g.add_argument("--attention", choices=["flash", "materialized"], default="flash")
     o = p.parse_args()
     if o.batch < 1 or o.accumulate < 1 or o.resample < 1 or not 0 < o.keep <= 1 or not 0 <= o.prune <= 1:
         p.error("batch, accumulate and resample are at least 1, keep is in (0, 1], prune in [0, 1]")
+    if o.optimizer == "sgd" and not o.lr:
+        p.error("--optimizer sgd: give it a rate with --lr; the methods' own are AdamW's")
+    fill_method_defaults(o)
     return o
 
 
