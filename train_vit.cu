@@ -1162,6 +1162,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
 }
 
 int main(int argc, char** argv) {
+    device_prepare(argv);
     VitOptions o = vit_defaults();
     Option table[OPTION_ROWS];
     vit_options(table, &o);
