@@ -206,6 +206,7 @@ static void plan_print(const Plan* p, const Plan* full, int layers) {
     plan_print_pair("scratch alive at the peak", plan_alive_bytes(p, REGION_SCRATCH, peak), plan_alive_bytes(full, REGION_SCRATCH, full_peak));
     plan_print_pair("gaps between tensors", p->bytes - plan_alive_bytes(p, REGION_COUNT, peak), full->bytes - plan_alive_bytes(full, REGION_COUNT, full_peak));
     plan_print_pair("arena: the peak", p->bytes, full->bytes);
+    printf("  %-34s %12zu %12zu\n", "  to the byte", p->bytes, full->bytes);
     printf("\n  %-34s %12s %12s\n", "kept activations by kind", "this run", "full");
     plan_print_kept(p, NULL, p, full);
     plan_print_kept(full, p, p, full);
