@@ -69,7 +69,7 @@ class ColumnUpdater:
 def rate_and_decay(name, o):
     """(multiple of the schedule's rate, weight decay) of a parameter by its name."""
     decay = o.weight_decay if name.endswith(("qkv.weight", "attn.proj.weight", "fc1.weight", "fc2.weight", "patch_embed.proj.weight",
-                                             "head.weight")) else 0.0
+                                             "pooler.weight", "head.weight")) else 0.0
     if name.startswith("head."):
         return o.head_lr_scale, decay
     if name.startswith("blocks.") and decay_matrix(name):
