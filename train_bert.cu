@@ -52,7 +52,10 @@ static BertOptions bert_defaults(void) {
     o.dropout = -1;
     o.method = method_defaults();
     o.update = update_defaults();
+    o.method.gelu = GELU_EXACT;   // the methods' own rates and GELU were measured on ViT (prebr.h): here the usual ones of BERT
     o.update.lr = 5e-5;
+    o.update.head_scale = o.update.bias_scale = o.update.column_scale = 1;
+    o.update.warmup = 0;
     return o;
 }
 
@@ -1070,6 +1073,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
 }
 
 int main(int argc, char** argv) {
+    device_prepare(argv);
     BertOptions o = bert_defaults();
     Option table[OPTION_ROWS];
     bert_options(table, &o);
@@ -1084,6 +1088,7 @@ int main(int argc, char** argv) {
     if (o.dropout < 0 && o.dropout != -1) usage_error("--dropout %g: a probability is expected, or -1 for the checkpoint's own", o.dropout);
     if (o.resume && o.eval) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
     if ((o.logits || o.predictions) && !o.eval) usage_error("--%s is written by --eval: add it", o.logits ? "logits" : "predictions");
+    fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
     directory_recover(o.model);

@@ -2,7 +2,7 @@
 //
 // The whole model in one file, top to bottom: options, parameters, activations and their plan, forward, backward, one step,
 // evaluation, saving and resuming, main. How much is kept for backward and what learns is decided in prebr.h.
-#include <signal.h>
+#include <unistd.h>
 
 #include "data/loader.h"
 #include "data/options.h"
@@ -66,7 +66,7 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_TEXT, "predict", 0, &o->predict, "PHOTO", "only classify one photo", 0, 0, 0, 0},
         {OPTION_FLAG, "plan", 0, &o->plan, NULL, "only print what the run will need, next to `full`; needs no data", 0, 0, 0, 0},
         {OPTION_CHOICE, "precision", 0, &o->precision, "fp32|bf16", "with --plan: activations of this precision (the CPU computes in fp32)", 0, 0, 0, 0},
-        {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 0, 0},
+        {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 1, 0},
         {OPTION_FLAG, "from-scratch", 0, &o->from_scratch, NULL, "random weights for the config in --model", 0, 0, 1, 0},
         {OPTION_FLAG, "overwrite", 0, &o->overwrite, NULL, "replace an earlier run in --out", 0, 0, 0, 0},
         {OPTION_GROUP, "Training", 0, NULL, NULL, NULL, 0, 0, 0, 0},
@@ -374,8 +374,7 @@ static void vit_free(Vit* v) {
 }
 
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
-static void vit_allocate(Vit* v) {
-    v->arena = arena_allocate(&v->plan);
+static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
@@ -392,6 +391,11 @@ static void vit_allocate(Vit* v) {
     static const int thirds[3] = {0, 1, 2};
     device_upload(v->thirds, thirds, sizeof thirds);
     method_start(&v->method);
+}
+
+static void vit_allocate(Vit* v) {
+    v->arena = arena_allocate(&v->plan);
+    vit_connect(v);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -602,12 +606,52 @@ static Crop crop_random(const Vit* v, uint32_t epoch, int32_t index) {
 // ---------------------------------------------------------------------------------------------------------------------
 // One step, and an evaluation
 
-typedef struct { double loss, norm, rate; } StepResult;
+typedef struct {
+    double loss, norm, rate;
+    char broke[96];          // where a number that is not finite came up first, "" where all are; then nothing was updated
+} StepResult;
+
+static int all_finite(const float* device, size_t n) {
+    float* x = host_view_open((float*)device, n);
+    size_t i = 0;
+    while (i < n && isfinite(x[i])) i++;
+    host_view_close(x, (float*)device, n, 0);
+    return i == n;
+}
+
+// Right after a forward pass whose loss is not finite: which layer's output is the first that is not. Without backward the layers share
+// their memory, so that only the last output is left to look at.
+static void find_broken_layer(const Vit* v, char* where, size_t size) {
+    size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
+    int layers = v->config.layers, last = all_finite(v->last, n);
+    if (last) snprintf(where, size, "in the classifier");
+    else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
+    else snprintf(where, size, "below the classifier");
+    for (int i = layers - 1; v->deep && i >= 0; i--) {
+        if (all_finite(v->layer[i].in.x, n)) continue;
+        if (i) snprintf(where, size, "in the output of layer %d", i - 1);
+        else snprintf(where, size, "in the embedding");
+    }
+}
+
+// After a backward pass: the first gradient, on the way back, that is not finite. Parameters are in the order of the forward pass.
+static void find_broken_gradient(const Vit* v, char* where, size_t size) {
+    snprintf(where, size, "in the sum of the gradients");
+    for (int i = v->params.count - 1; i >= 0; i--) {
+        const Param* p = &v->params.param[i];
+        size_t n;
+        const float* g = param_gradient(&v->method, p, &n);
+        if (!g || all_finite(g, n)) continue;
+        if (p->layer < 0) snprintf(where, size, "in the gradient of %s", p->name);
+        else snprintf(where, size, "in the gradient of layer %d, %s", p->layer, p->name);
+        return;
+    }
+}
 
 static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_t step, int64_t total) {
     const VitOptions* o = &v->o;
     Shear* s = &v->method.shear;
-    StepResult r = {0, 0, learning_rate(&o->update, step, total)};
+    StepResult r = {0, 0, learning_rate(&o->update, step, total), ""};
     int b = o->batch;
     Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
     float* losses = (float*)allocate((size_t)b, sizeof *losses);
@@ -622,21 +666,29 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
         cross_entropy(v->losses, v->correct, v->dlogits, v->logits, v->labels, 1.0f / ((float)b * (float)o->accumulate), b, v->config.classes);
         device_download(losses, v->losses, (size_t)b * sizeof *losses);
         for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
+        if (!isfinite(r.loss)) {
+            find_broken_layer(v, r.broke, sizeof r.broke);
+            break;
+        }
         vit_backward(v, b);
     }
     s->storing = 0;
-    method_measure(&v->method, step);
-    timer_start(TIME_OPTIMIZER);
-    r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
-    if (isfinite(r.loss) && isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
+    if (!*r.broke) {
+        method_measure(&v->method, step);
+        timer_start(TIME_OPTIMIZER);
+        r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
+        if (isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
+        else find_broken_gradient(v, r.broke, sizeof r.broke);
+    }
     timer_stop();
     free(crops);
     free(losses);
     return r;
 }
 
-// Accuracy on a split; logits (NULL allowed): a file that receives them.
-static double vit_evaluate(Vit* v, const Split* split, FILE* logits, double* mean_loss) {
+// Accuracy on a split, and the mean loss (NULL allowed). scored = 0: its labels are not of the model's classes, and both are 0.
+// logits (NULL allowed): a file that receives them.
+static double vit_evaluate(Vit* v, const Split* split, int scored, FILE* logits, double* mean_loss) {
     int b = v->o.batch, classes = v->config.classes;
     Loader* loader = loader_open(split, v->raw_channels, v->raw_height, v->raw_width, b, 0, 0, 0);
     Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
@@ -648,11 +700,13 @@ static double vit_evaluate(Vit* v, const Split* split, FILE* logits, double* mea
     for (int i = 0; i < b; i++) crops[i] = crop_centre(v);
     for (Batch batch = loader_next(loader); batch.count; batch = loader_next(loader)) {
         size_t n = (size_t)batch.count;
-        vit_forward(v, batch.raw, batch.label, crops, batch.count);
-        cross_entropy(v->losses, v->correct, NULL, v->logits, v->labels, 0, batch.count, classes);
-        device_download(correct, v->correct, n * sizeof *correct);
-        device_download(losses, v->losses, n * sizeof *losses);
-        for (size_t i = 0; i < n; i++) {
+        vit_forward(v, batch.raw, scored ? batch.label : NULL, crops, batch.count);
+        if (scored) {
+            cross_entropy(v->losses, v->correct, NULL, v->logits, v->labels, 0, batch.count, classes);
+            device_download(correct, v->correct, n * sizeof *correct);
+            device_download(losses, v->losses, n * sizeof *losses);
+        }
+        for (size_t i = 0; scored && i < n; i++) {
             right += correct[i];
             loss += losses[i];
         }
@@ -754,13 +808,24 @@ static void vit_save(Vit* v, const char* dir, const char* name) {
     free(from);
 }
 
+static char* state_path(const char* run) { return format_string("%s/state/state.safetensors", run); }
+
 // What a later run needs: the model for others, the state for --resume.
 static void vit_save_run(Vit* v, int64_t steps_done, double best) {
     if (!v->o.out) return;
     vit_save(v, v->o.out, "model");
-    char* state = format_string("%s/state/state.safetensors", v->o.out);
+    char* state = state_path(v->o.out);
     state_save(&v->method, &v->params, state, steps_done, best);
     free(state);
+}
+
+// NULL, or the name of a parameter that is not finite: such a model is never saved.
+static const char* vit_broken(const Vit* v) {
+    for (int i = 0; i < v->params.count; i++) {
+        const Param* p = &v->params.param[i];
+        if (!all_finite(p->w, (size_t)p->rows * (size_t)p->cols)) return p->name;
+    }
+    return NULL;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -818,8 +883,11 @@ static Images images_of_data(const VitOptions* o) {
 static void run_eval(VitOptions* o, VitConfig* file) {
     Images data = images_of_data(o);
     if (!data.test.count) trouble("%s has no test split to evaluate on", data.path);
-    if (data.classes != file->classes)
-        trouble("%s: the model knows %d classes but %s has %d; fine-tune it first", o->model, file->classes, data.path, data.classes);
+    int comparable = data.classes == file->classes;
+    if (!file->classes) trouble("%s: the model has no classifier; fine-tune it first", o->model);
+    if (!comparable && !o->logits)
+        trouble("%s: the model knows %d classes but %s has %d; fine-tune it first, or ask for its --logits alone", o->model, file->classes, data.path,
+                data.classes);
     VitConfig c = *file;
     if (o->image_size) c.image_size = o->image_size;
     vit_check(o, &c);
@@ -827,9 +895,12 @@ static void run_eval(VitOptions* o, VitConfig* file) {
     vit_allocate(&v);
     vit_load(&v, file);
     FILE* logits = o->logits ? file_create(o->logits) : NULL;
-    double loss, start = device_seconds(), accuracy = vit_evaluate(&v, &data.test, logits, &loss), seconds = device_seconds() - start;
+    double loss, start = device_seconds(), accuracy = vit_evaluate(&v, &data.test, comparable, logits, &loss), seconds = device_seconds() - start;
     if (logits) file_finish(logits, o->logits);
-    printf("%d test images: accuracy %.2f %%, loss %.4f, %.1f images/s\n", data.test.count, 100 * accuracy, loss, data.test.count / seconds);
+    printf("%d test images: ", data.test.count);
+    if (comparable) printf("accuracy %.2f %%, loss %.4f, ", 100 * accuracy, loss);
+    else printf("logits of %d classes, ", file->classes);
+    printf("%.1f images/s\n", data.test.count / seconds);
     vit_free(&v);
     images_close(&data);
 }
@@ -837,7 +908,8 @@ static void run_eval(VitOptions* o, VitConfig* file) {
 static void run_predict(VitOptions* o, VitConfig* file) {
     Photo photo;
     const char* reason = photo_read(o->predict, &photo);
-    if (reason) trouble("%s: %s", o->predict, reason);
+    if (reason) trouble("%s: %s; name a JPEG, PNG, BMP or PNM photo", o->predict, reason);
+    if (!file->classes) trouble("%s: the model has no classifier; fine-tune it first", o->model);
     VitConfig c = *file;
     if (o->image_size) c.image_size = o->image_size;
     o->batch = 1;
@@ -868,21 +940,12 @@ static void run_predict(VitOptions* o, VitConfig* file) {
     vit_free(&v);
 }
 
-// Where a number first went wrong, for a person who wants to know.
-static void describe_divergence(const Vit* v, char* text, size_t size) {
-    size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
-    float* x = (float*)allocate(n, sizeof *x);
-    snprintf(text, size, "in backward");
-    for (int i = 0; v->deep && i < v->config.layers; i++) {
-        device_download(x, v->layer[i].in.x, n * sizeof *x);
-        size_t j = 0;
-        while (j < n && isfinite(x[j])) j++;
-        if (j == n) continue;
-        if (i) snprintf(text, size, "in the forward pass of layer %d", i - 1);
-        else snprintf(text, size, "in the embedding");
-        break;
-    }
-    free(x);
+// The end of a run in which a number is not finite any more. saved: the last step whose state is on disk, or -1.
+NORETURN static void stop_diverged(const Vit* v, int64_t step, const char* what, const char* where, int64_t saved) {
+    char kept[96] = "nothing is saved, for lack of --out";
+    if (v->o.out && saved >= 0) snprintf(kept, sizeof kept, "the last good state, after step %lld, is saved", (long long)saved);
+    else if (v->o.out) snprintf(kept, sizeof kept, "there was no good state to save");
+    trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
 }
 
 static int run_training(VitOptions* o, Option* table, VitConfig* file) {
@@ -905,13 +968,14 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
            c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
            human_bytes(v.plan.bytes, bytes));
     vit_allocate(&v);
-    int64_t step = 0;
+    int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double accuracy = NAN, best = -1;
+    char* state = o->out ? state_path(o->out) : NULL;
     if (o->resume) {
-        char* state = format_string("%s/state/state.safetensors", o->resume);
+        if (access(state, F_OK)) trouble("%s: there is none: the run stopped before its first save; start it again with --overwrite", state);
         state_load(&v.method, &v.params, state, &step, &best);
-        free(state);
-        printf("resuming after step %lld of %lld\n", (long long)step, (long long)total);
+        saved = step;
+        printf("resuming after step %lld of %lld%s\n", (long long)step, (long long)total, step < total ? "" : ": nothing is left to do");
     } else if (o->from_scratch) {
         vit_initialise(&v);
     } else {
@@ -920,8 +984,10 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     if (o->out) directory_make(o->out);
     else printf("nothing will be saved: no --out was given\n");
 
-    Log* log = log_open(o->out, step, total, o->log_every, o->overwrite);
+    signals_watch();
+    Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
+        remove(state);   // of an overwritten run: it does not belong to these options
         char* path = format_string("%s/options.txt", o->out);
         FILE* f = file_create(path);
         options_write(table, f);
@@ -931,7 +997,6 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         directory_make(path);
         free(path);
     }
-    signals_watch();
     Loader* loader = loader_open(&data.train, data.channels, data.height, data.width, o->batch, 1, (uint64_t)o->method.seed, step * o->accumulate);
     double start = device_seconds(), samples = 0;
     int status = 0;
@@ -940,21 +1005,27 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         double t0 = device_seconds();
         StepResult r = vit_step(&v, loader, batches, step, total);
         double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
-        if (!isfinite(r.loss) || !isfinite(r.norm)) {
-            char where[96];
-            describe_divergence(&v, where, sizeof where);
-            vit_save_run(&v, step, best);
+        if (*r.broke) {
+            if (!vit_broken(&v)) {
+                vit_save_run(&v, step, best);
+                saved = step;
+            }
             log_close(log);
-            trouble("step %lld: loss %g, gradient norm %g: not finite %s; stopped before the update%s; try a smaller --lr or more --warmup", (long long)(step + 1),
-                    r.loss, r.norm, where, o->out ? ", the last good state is saved" : "");
+            stop_diverged(&v, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
         }
         step++;
         samples += n;
-        int last = step == total;
+        int last = step == total, evaluates = data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0);
+        int stopped = signal_seen(), saves = last || stopped || step % save_every == 0;
+        const char* broken = saves || evaluates ? vit_broken(&v) : NULL;
+        if (broken) {
+            log_close(log);
+            stop_diverged(&v, step, broken, "after its update", saved);
+        }
         accuracy = NAN;
-        if (data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0)) {
+        if (evaluates) {
             timer_enable(0);
-            accuracy = vit_evaluate(&v, &data.test, NULL, NULL);
+            accuracy = vit_evaluate(&v, &data.test, 1, NULL, NULL);
             timer_enable(1);
         }
         LogLine line = {step, (double)(step * o->accumulate) / batches, r.loss, r.rate, r.norm, accuracy, 1e3 * seconds, n / seconds, method_kept_bytes(&v.method, &v.plan), v.plan.bytes};
@@ -963,8 +1034,10 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
             best = accuracy;
             if (o->out) vit_save(&v, o->out, "model-best");
         }
-        int stopped = signal_seen();
-        if (last || stopped || step % save_every == 0) vit_save_run(&v, step, best);
+        if (saves) {
+            vit_save_run(&v, step, best);
+            saved = step;
+        }
         if (stopped && !last) {
             log_message(log, "signal %d: stopped after step %lld%s", stopped, (long long)step,
                         o->out ? "; go on with --resume" : "; nothing was saved, for lack of --out");
@@ -974,13 +1047,15 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     }
     log_close(log);
     loader_close(loader);
-    print_summary(&v.plan, "test accuracy", "images", step, accuracy, best, device_seconds() - start, samples);
+    if (samples > 0) print_summary(&v.plan, "test accuracy", "images", step, accuracy, best, device_seconds() - start, samples);
+    free(state);
     vit_free(&v);
     images_close(&data);
     return status;
 }
 
 int main(int argc, char** argv) {
+    device_prepare(argv);
     VitOptions o = vit_defaults();
     Option table[OPTION_ROWS];
     vit_options(table, &o);
@@ -989,8 +1064,12 @@ int main(int argc, char** argv) {
         char* path = format_string("%s/options.txt", o.resume);
         options_resume(table, path);
         free(path);
+        if (option_find(table, "out")->given && strcmp(o.out, o.resume)) usage_error("--resume %s goes on in %s: leave out --out", o.resume, o.resume);
         o.out = o.resume;
     }
+    if (o.resume && (o.eval || o.predict)) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
+    if (o.logits && !o.eval) usage_error("--logits are written by --eval: add it");
+    fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
     directory_recover(o.model);

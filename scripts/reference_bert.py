@@ -33,7 +33,7 @@ def options():
     g = p.add_argument_group("text")
     g.add_argument("--dropout", type=float, default=-1.0, help="everywhere; -1: the checkpoint's own")
     g.add_argument("--group-by-length", action="store_true")
-    add_method_options(p, 5e-5)
+    add_method_options(p, lr=5e-5, scale=1.0, warmup=0, gelu="exact")
     return parse(p)
 
 

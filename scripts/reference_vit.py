@@ -38,7 +38,7 @@ def options():
     g.add_argument("--image-size", type=int, default=0, help="0: the checkpoint's")
     g.add_argument("--augment", choices=["none", "flip", "crop"], default="crop")
     g.add_argument("--crop-scale", type=float, default=0.5)
-    add_method_options(p, 1e-3)
+    add_method_options(p)
     return parse(p)
 
 

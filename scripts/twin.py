@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from arms import ArmGroup
 from sheared import KeptBytes, Shear, ShearedLinear
-from updates import Updater, schedule
+from updates import Updater, fill_method_defaults, schedule
 from vit_checkpoint import trouble
 
 MATRICES = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -34,15 +34,16 @@ def add_run_options(p, batch):
     return g
 
 
-def add_method_options(p, lr):
+def add_method_options(p, lr=0.0, scale=0.0, warmup=20, gelu="auto"):
+    """The defaults may be left to the method (updates.py): rate and scales 0, GELU auto."""
     g = p.add_argument_group("optimizer")
     g.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
-    g.add_argument("--lr", type=float, default=lr)
-    g.add_argument("--head-lr-scale", type=float, default=1.0)
-    g.add_argument("--bias-lr-scale", type=float, default=1.0)
-    g.add_argument("--column-lr-scale", type=float, default=1.0)
+    g.add_argument("--lr", type=float, default=lr, help="0: the method's own, likewise the three scales")
+    g.add_argument("--head-lr-scale", type=float, default=scale)
+    g.add_argument("--bias-lr-scale", type=float, default=scale)
+    g.add_argument("--column-lr-scale", type=float, default=scale)
     g.add_argument("--schedule", choices=["cosine", "linear", "constant"], default="cosine")
-    g.add_argument("--warmup", type=int, default=0, help="steps")
+    g.add_argument("--warmup", type=int, default=warmup, help="steps")
     g.add_argument("--weight-decay", type=float, default=0.01)
     g.add_argument("--momentum", type=float, default=0.9, help="of sgd")
     g.add_argument("--clip", type=float, default=1.0, help="global norm; 0: off")
@@ -57,7 +58,7 @@ def add_method_options(p, lr):
     g.add_argument("--alpha", type=float, default=1e-3)
     g.add_argument("--p-min", type=float, default=1e-3)
     g.add_argument("--detach-frozen", action="store_true")
-    g.add_argument("--gelu", choices=["exact", "regelu2"], default="exact")
+    g.add_argument("--gelu", choices=["exact", "regelu2", "auto"], default=gelu)
     g.add_argument("--attention", choices=["flash", "materialized"], default="flash")
 
 
@@ -65,6 +66,9 @@ def parse(p):
     o = p.parse_args()
     if o.batch < 1 or o.accumulate < 1 or o.resample < 1 or not 0 < o.keep <= 1 or not 0 <= o.prune <= 1:
         p.error("batch, accumulate and resample are at least 1, keep is in (0, 1], prune in [0, 1]")
+    if o.optimizer == "sgd" and not o.lr:
+        p.error("--optimizer sgd: give it a rate with --lr; the methods' own are AdamW's")
+    fill_method_defaults(o)
     return o
 
 
