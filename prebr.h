@@ -998,6 +998,11 @@ static float initial_value(uint64_t seed, int parameter, size_t j) {
     return (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
 }
 
+typedef struct {
+    double loss, norm, rate;
+    char broke[96];          // where a number that is not finite came up first, "" where all are; then nothing was updated
+} StepResult;
+
 static int device_finite(const float* device, size_t n) {
     float* x = host_view_open((float*)device, n);
     size_t i = 0;
@@ -1036,6 +1041,8 @@ NORETURN static void end_diverged(const char* out, int64_t step, const char* wha
     else if (out) snprintf(kept, sizeof kept, "there was no good state to save");
     trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
 }
+
+static char* state_path(const char* run) { return format_string("%s/state/state.safetensors", run); }
 
 // A run directory's own record of its options.
 static void write_options(const char* out, const Option* table) {

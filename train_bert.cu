@@ -636,11 +636,6 @@ static void bert_backward(Bert* v, int b) {
 // ---------------------------------------------------------------------------------------------------------------------
 // One step, and an evaluation
 
-typedef struct {
-    double loss, norm, rate;
-    char broke[96];          // where a number that is not finite came up first, "" where all are; then nothing was updated
-} Step;
-
 // Right after a forward pass whose loss is not finite: which layer's output is the first that is not. Without backward the layers share
 // their memory, so that only the last output is left to look at.
 static void name_broken_layer(const Bert* v, int b, char* where, size_t size) {
@@ -656,10 +651,10 @@ static void name_broken_layer(const Bert* v, int b, char* where, size_t size) {
     }
 }
 
-static Step bert_step(Bert* v, const Tokens* data, TokenOrder* order, TokenBatch* batch, int64_t step, int64_t total) {
+static StepResult bert_step(Bert* v, const Tokens* data, TokenOrder* order, TokenBatch* batch, int64_t step, int64_t total) {
     const BertOptions* o = &v->o;
     Shear* s = &v->method.shear;
-    Step r = {0, 0, learning_rate(&o->update, step, total), ""};
+    StepResult r = {0, 0, learning_rate(&o->update, step, total), ""};
     int b = o->batch;
     float* losses = (float*)allocate((size_t)b, sizeof *losses);
     method_begin_step(&v->method, step);
@@ -815,8 +810,6 @@ static void bert_save(Bert* v, const char* dir, const char* name) {
     free(to);
     free(from);
 }
-
-static char* state_path(const char* run) { return format_string("%s/state/state.safetensors", run); }
 
 // What a later run needs: the model for others, the state for --resume.
 static void bert_save_run(Bert* v, int64_t steps_done, double best) {
@@ -1017,7 +1010,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     timer_enable(1);
     while (step < total) {
         double t0 = device_seconds();
-        Step r = bert_step(&v, &data, &order, &batch, step, total);
+        StepResult r = bert_step(&v, &data, &order, &batch, step, total);
         double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
         if (*r.broke) {
             if (!broken_parameter(&v.params)) {

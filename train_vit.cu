@@ -606,45 +606,18 @@ static Crop crop_random(const Vit* v, uint32_t epoch, int32_t index) {
 // ---------------------------------------------------------------------------------------------------------------------
 // One step, and an evaluation
 
-typedef struct {
-    double loss, norm, rate;
-    char broke[96];          // where a number that is not finite came up first, "" where all are; then nothing was updated
-} StepResult;
-
-static int all_finite(const float* device, size_t n) {
-    float* x = host_view_open((float*)device, n);
-    size_t i = 0;
-    while (i < n && isfinite(x[i])) i++;
-    host_view_close(x, (float*)device, n, 0);
-    return i == n;
-}
-
 // Right after a forward pass whose loss is not finite: which layer's output is the first that is not. Without backward the layers share
 // their memory, so that only the last output is left to look at.
-static void find_broken_layer(const Vit* v, char* where, size_t size) {
+static void name_broken_layer(const Vit* v, char* where, size_t size) {
     size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
-    int layers = v->config.layers, last = all_finite(v->last, n);
+    int layers = v->config.layers, last = device_finite(v->last, n);
     if (last) snprintf(where, size, "in the classifier");
     else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
     else snprintf(where, size, "below the classifier");
     for (int i = layers - 1; v->deep && i >= 0; i--) {
-        if (all_finite(v->layer[i].in.x, n)) continue;
+        if (device_finite(v->layer[i].in.x, n)) continue;
         if (i) snprintf(where, size, "in the output of layer %d", i - 1);
         else snprintf(where, size, "in the embedding");
-    }
-}
-
-// After a backward pass: the first gradient, on the way back, that is not finite. Parameters are in the order of the forward pass.
-static void find_broken_gradient(const Vit* v, char* where, size_t size) {
-    snprintf(where, size, "in the sum of the gradients");
-    for (int i = v->params.count - 1; i >= 0; i--) {
-        const Param* p = &v->params.param[i];
-        size_t n;
-        const float* g = param_gradient(&v->method, p, &n);
-        if (!g || all_finite(g, n)) continue;
-        if (p->layer < 0) snprintf(where, size, "in the gradient of %s", p->name);
-        else snprintf(where, size, "in the gradient of layer %d, %s", p->layer, p->name);
-        return;
     }
 }
 
@@ -667,7 +640,7 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
         device_download(losses, v->losses, (size_t)b * sizeof *losses);
         for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
         if (!isfinite(r.loss)) {
-            find_broken_layer(v, r.broke, sizeof r.broke);
+            name_broken_layer(v, r.broke, sizeof r.broke);
             break;
         }
         vit_backward(v, b);
@@ -678,7 +651,7 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
         timer_start(TIME_OPTIMIZER);
         r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
         if (isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
-        else find_broken_gradient(v, r.broke, sizeof r.broke);
+        else name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
     }
     timer_stop();
     free(crops);
@@ -808,8 +781,6 @@ static void vit_save(Vit* v, const char* dir, const char* name) {
     free(from);
 }
 
-static char* state_path(const char* run) { return format_string("%s/state/state.safetensors", run); }
-
 // What a later run needs: the model for others, the state for --resume.
 static void vit_save_run(Vit* v, int64_t steps_done, double best) {
     if (!v->o.out) return;
@@ -817,15 +788,6 @@ static void vit_save_run(Vit* v, int64_t steps_done, double best) {
     char* state = state_path(v->o.out);
     state_save(&v->method, &v->params, state, steps_done, best);
     free(state);
-}
-
-// NULL, or the name of a parameter that is not finite: such a model is never saved.
-static const char* vit_broken(const Vit* v) {
-    for (int i = 0; i < v->params.count; i++) {
-        const Param* p = &v->params.param[i];
-        if (!all_finite(p->w, (size_t)p->rows * (size_t)p->cols)) return p->name;
-    }
-    return NULL;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -940,14 +902,6 @@ static void run_predict(VitOptions* o, VitConfig* file) {
     vit_free(&v);
 }
 
-// The end of a run in which a number is not finite any more. saved: the last step whose state is on disk, or -1.
-NORETURN static void stop_diverged(const Vit* v, int64_t step, const char* what, const char* where, int64_t saved) {
-    char kept[96] = "nothing is saved, for lack of --out";
-    if (v->o.out && saved >= 0) snprintf(kept, sizeof kept, "the last good state, after step %lld, is saved", (long long)saved);
-    else if (v->o.out) snprintf(kept, sizeof kept, "there was no good state to save");
-    trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
-}
-
 static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     Images data = images_of_data(o);
     VitConfig c = *file;
@@ -988,12 +942,8 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
         remove(state);   // of an overwritten run: it does not belong to these options
-        char* path = format_string("%s/options.txt", o->out);
-        FILE* f = file_create(path);
-        options_write(table, f);
-        file_finish(f, path);
-        free(path);
-        path = format_string("%s/state", o->out);
+        write_options(o->out, table);
+        char* path = format_string("%s/state", o->out);
         directory_make(path);
         free(path);
     }
@@ -1006,21 +956,21 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         StepResult r = vit_step(&v, loader, batches, step, total);
         double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
         if (*r.broke) {
-            if (!vit_broken(&v)) {
+            if (!broken_parameter(&v.params)) {
                 vit_save_run(&v, step, best);
                 saved = step;
             }
             log_close(log);
-            stop_diverged(&v, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
+            end_diverged(o->out, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
         }
         step++;
         samples += n;
         int last = step == total, evaluates = data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0);
         int stopped = signal_seen(), saves = last || stopped || step % save_every == 0;
-        const char* broken = saves || evaluates ? vit_broken(&v) : NULL;
+        const char* broken = saves || evaluates ? broken_parameter(&v.params) : NULL;
         if (broken) {
             log_close(log);
-            stop_diverged(&v, step, broken, "after its update", saved);
+            end_diverged(o->out, step, broken, "after its update", saved);
         }
         accuracy = NAN;
         if (evaluates) {

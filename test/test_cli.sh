@@ -228,7 +228,7 @@ quietly $train_vit -m "$tmp/diverged/model" -d "$data" --eval --threads 1
 
 # A final norm of zeros hides the classifier's huge weights from the logits; the norm's gradient is beyond floats where the label is class 0.
 damaged "set_floats classifier.weight 32 $huge; set_floats vit.layernorm.weight 32 x00x00x00x00; set_floats vit.layernorm.bias 32 x00x00x00x00"
-refuses_run "the gradient norm is not finite, first in the gradient of norm.weight; nothing is saved" -b 1 --steps 64 --optimizer sgd --momentum 0 --lr 0
+refuses_run "the gradient norm is not finite, first in the gradient of norm.weight; nothing is saved" -b 1 --steps 64 --optimizer sgd --momentum 0 --lr 1e-30
 
 # A rate at which the weights run away: whatever breaks first, what is saved is finite and goes on as it is.
 for options in "--optimizer sgd --lr 1000 --clip 0" "--optimizer sgd --lr 1000 --clip 0 --save-every 1 --eval-every 1"; do
