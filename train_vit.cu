@@ -949,6 +949,7 @@ NORETURN static void stop_diverged(const Vit* v, int64_t step, const char* what,
 }
 
 static int run_training(VitOptions* o, Option* table, VitConfig* file) {
+    signals_watch();
     Images data = images_of_data(o);
     VitConfig c = *file;
     c.classes = data.classes;
@@ -984,7 +985,6 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     if (o->out) directory_make(o->out);
     else printf("nothing will be saved: no --out was given\n");
 
-    signals_watch();
     Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
         remove(state);   // of an overwritten run: it does not belong to these options
