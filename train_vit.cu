@@ -2,7 +2,6 @@
 //
 // The whole model in one file, top to bottom: options, parameters, activations and their plan, forward, backward, one step,
 // evaluation, saving and resuming, main. How much is kept for backward and what learns is decided in prebr.h.
-#include <ctype.h>
 #include <unistd.h>
 
 #include "data/loader.h"
@@ -24,7 +23,6 @@
 // Options
 
 enum { AUGMENT_NONE, AUGMENT_FLIP, AUGMENT_CROP };
-enum { PRECISION_FP32, PRECISION_BF16 };
 
 typedef struct {
     const char *model, *data, *out, *resume, *predict, *classes, *budget, *logits;
@@ -46,20 +44,8 @@ static VitOptions vit_defaults(void) {
     o.log_every = 10;
     o.augment = AUGMENT_CROP;
     o.crop_scale = 0.5;
-    o.method.keep = 0.5;
-    o.method.prune = 0.8;
-    o.method.alpha = 1e-3;
-    o.method.p_min = 1e-3;
-    o.method.column_block = 16;
-    o.method.resample = 20;
-    o.method.seed = 1;
-    o.update.lr = 1e-3;
-    o.update.head_scale = 1;
-    o.update.bias_scale = 1;
-    o.update.column_scale = 1;
-    o.update.weight_decay = 0.01;
-    o.update.momentum = 0.9;
-    o.update.clip = 1;
+    o.method = method_defaults();
+    o.update = update_defaults();
     return o;
 }
 
@@ -88,35 +74,13 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_INT, "accumulate", 0, &o->accumulate, "N", "batches whose gradients make one step", 1, 65536, 1, 0},
         {OPTION_INT, "epochs", 0, &o->epochs, "N", "passes over the training split", 0, 1000000, 1, 0},
         {OPTION_LONG, "steps", 0, &o->steps, "N", "stop after N steps instead (0: epochs decide)", 0, 1e15, 1, 0},
-        {OPTION_FLOAT, "lr", 0, &u->lr, "X", "peak learning rate", 0, 1e3, 1, 0},
-        {OPTION_FLOAT, "head-lr-scale", 0, &u->head_scale, "X", "multiplies it for the classifier", 0, 1e6, 1, 0},
-        {OPTION_FLOAT, "bias-lr-scale", 0, &u->bias_scale, "X", "multiplies it for biases and norms", 0, 1e6, 1, 0},
-        {OPTION_FLOAT, "column-lr-scale", 0, &u->column_scale, "X", "multiplies it for sampled matrices and columns", 0, 1e6, 1, 0},
-        {OPTION_CHOICE, "schedule", 0, &u->schedule, SCHEDULE_CHOICES, "how the rate falls after warm-up", 0, 0, 1, 0},
-        {OPTION_INT, "warmup", 0, &u->warmup, "N", "steps of linear warm-up", 0, 1e9, 1, 0},
-        {OPTION_FLOAT, "weight-decay", 0, &u->weight_decay, "X", "of weight matrices", 0, 1e3, 1, 0},
-        {OPTION_FLOAT, "clip", 0, &u->clip, "X", "largest global gradient norm (0: no clipping)", 0, 1e9, 1, 0},
-        {OPTION_CHOICE, "optimizer", 0, &u->optimizer, OPTIMIZER_CHOICES, "the rule of the update", 0, 0, 1, 0},
-        {OPTION_FLOAT, "momentum", 0, &u->momentum, "X", "of sgd", 0, 1, 1, 0},
+        UPDATE_OPTIONS(u),
         {OPTION_LONG, "seed", 0, &m->seed, "N", "of order, crops and sampling", 0, 9e15, 1, 0},
         {OPTION_INT, "threads", 0, &o->threads, "N", "compute threads (0: all cores)", 0, 4096, 0, 0},
         {OPTION_LONG, "eval-every", 0, &o->eval_every, "N", "steps between evaluations (0: once an epoch, -1: never)", -1, 1e15, 0, 0},
         {OPTION_LONG, "save-every", 0, &o->save_every, "N", "steps between saves (0: once an epoch)", 0, 1e15, 0, 0},
         {OPTION_INT, "log-every", 0, &o->log_every, "N", "in a pipe: steps between progress lines", 1, 1e9, 0, 0},
-        {OPTION_GROUP, "What learns, and what is kept for it", 0, NULL, NULL, NULL, 0, 0, 0, 0},
-        {OPTION_CHOICE, "method", 0, &m->preset, METHOD_CHOICES, "which weights learn in a step", 0, 0, 1, 0},
-        {OPTION_CHOICE, "policy", 0, &m->policy, POLICY_CHOICES, "how arms are chosen (prebr, prebr++)", 0, 0, 1, 0},
-        {OPTION_FLOAT, "keep", 0, &m->keep, "X", "share of arms that learn in a step (prebr, prebr++)", 1e-6, 1, 1, 0},
-        {OPTION_FLOAT, "prune", 0, &m->prune, "X", "share of elements dropped from kept inputs (backrazor, prebr)", 0, 1, 1, 0},
-        {OPTION_INT, "column-block", 0, &m->column_block, "N", "columns of an arm (prebr++)", 1, 65536, 1, 0},
-        {OPTION_INT, "resample", 0, &m->resample, "N", "steps between samplings", 1, 1e9, 1, 0},
-        {OPTION_FLOAT, "alpha", 0, &m->alpha, "X", "step size of the bandit", 0, 1e9, 1, 0},
-        {OPTION_FLOAT, "p-min", 0, &m->p_min, "X", "least probability of an arm", 0, 1, 1, 0},
-        {OPTION_FLAG, "importance-weight", 0, &m->importance_weight, NULL, "divide a sampled gradient by its probability", 0, 0, 1, 0},
-        {OPTION_FLAG, "detach-frozen", 0, &m->detach_frozen, NULL, "no gradient through attention where q, k, v are all frozen", 0, 0, 1, 0},
-        {OPTION_CHOICE, "gelu", 0, &m->gelu, GELU_CHOICES, "regelu2: 2-bit backward (LowMemoryBP)", 0, 0, 1, 0},
-        {OPTION_CHOICE, "attention", 0, &m->attention, ATTENTION_CHOICES, "materialized keeps the softmax weights", 0, 0, 1, 0},
-        {OPTION_CHOICE, "recompute", 0, &m->recompute, RECOMPUTE_CHOICES, "make again in backward rather than keep", 0, 0, 1, 0},
+        METHOD_OPTIONS(m),
         {OPTION_GROUP, "Images", 0, NULL, NULL, NULL, 0, 0, 0, 0},
         {OPTION_TEXT, "classes", 0, &o->classes, "LIST", "only these classes, renumbered, e.g. 0-4,7", 0, 0, 1, 0},
         {OPTION_INT, "image-size", 0, &o->image_size, "N", "pixels (0: the checkpoint's own)", 0, 4096, 1, 0},
@@ -148,8 +112,7 @@ typedef struct {
     Linear *qkv, *proj, *fc1, *fc2;
     Acts in, again;          // as forward makes them; as backward finds them (the same place, or made again)
     floatx *dact, *dn2, *d_o, *dqkv, *dn1;   // gradients: [T, mlp], [T, C], [T, C], [T, 3C], [T, C]
-    floatx *razor_values[4]; // q, k, v, probs as BackRazor keeps them with materialized attention: values + mask
-    uint32_t *razor_mask[4];
+    Razor razor;             // q, k, v, probs as BackRazor keeps them with materialized attention
 } Layer;
 
 typedef struct {
@@ -301,9 +264,9 @@ static void vit_plan_layer(Vit* v, int i) {
         char name[48];
         int n = (int)(k < 3 ? t * C : H * t * t);
         snprintf(name, sizeof name, "%s, values", names[k]);
-        plan_add(p, REGION_KEPT, i, name, B, topk_capacity(n, o->prune), fx, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor_values[k], NULL);
+        plan_add(p, REGION_KEPT, i, name, B, topk_capacity(n, o->prune), fx, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor.values[k], NULL);
         snprintf(name, sizeof name, "%s, mask", names[k]);
-        plan_add(p, REGION_KEPT, i, name, B, topk_words(n), 4, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor_mask[k], NULL);
+        plan_add(p, REGION_KEPT, i, name, B, topk_words(n), 4, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor.mask[k], NULL);
     }
     plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[OP_FC2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
     plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
@@ -349,7 +312,7 @@ static void vit_plan(Vit* v) {
     int64_t B = v->o.batch, T = B * v->tokens, C = c->width, n = v->grid * v->grid, P = c->channels * c->patch * c->patch;
     int head = tick_head(v), end = tick_end(v), fx = floatx_bytes(v), back = v->deep ? end : -1;
     v->method.shear.o = v->o.method;
-    v->method.shear.tokens = v->tokens;
+    v->method.tokens = v->method.shear.tokens = v->tokens;
     v->method.batch = v->o.batch;
     params_plan(&v->params, p, v->o.method.preset, v->o.update.optimizer, fx, !v->learning);
     plan_add(p, REGION_SCRATCH, -1, "stored images", B * v->raw_channels, (int64_t)v->raw_height * v->raw_width, 1, 0, 0, (void**)&v->raw, NULL);
@@ -448,16 +411,7 @@ static void attention_forward(Vit* v, Layer* l, Acts* a, int b) {
         return;
     }
     attention_materialized_forward(a->o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
-    if (!v->method.shear.storing || !l->razor_values[0]) return;
-    timer_start(TIME_SHEAR);
-    float* threshold = v->method.shear.threshold;
-    for (int k = 0; k < 4; k++) {
-        int n = k < 3 ? t * C : h * t * t;
-        if (k < 3) columns_gather(a->part, a->qkv, v->thirds + k, 1, C, b * t, 3 * C);
-        const floatx* x = k < 3 ? a->part : a->probs;
-        topk_threshold(threshold, x, v->o.method.prune, b, n);
-        topk_pack(l->razor_values[k], l->razor_mask[k], x, threshold, topk_capacity(n, v->o.method.prune), b, n);
-    }
+    if (v->method.shear.storing && l->razor.values[0]) razor_keep(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
 }
 
 // One block: out [b*tokens, C] from a->x; every other tensor of `a` is written on the way. out NULL: only what backward needs.
@@ -525,11 +479,8 @@ static void attention_backward(Vit* v, Layer* l, int b) {
         attention_flash_backward(l->dqkv, l->d_o, a->o, a->lse, a->qkv, NULL, none, b, t, h, d, v->work);
         return;
     }
-    for (int k = 0; l->razor_values[0] && k < 4; k++) {
-        int n = k < 3 ? t * C : h * t * t;
-        topk_unpack(k < 3 ? a->part : a->probs, l->razor_values[k], l->razor_mask[k], topk_capacity(n, v->o.method.prune), b, n);
-        if (k < 3) columns_scatter(a->qkv, a->part, v->thirds + k, 1, C, b * t, 3 * C);
-    }
+    if (l->razor.values[0]) razor_restore(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
+    timer_start(TIME_ATTENTION);
     attention_materialized_backward(l->dqkv, l->d_o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
 }
 
@@ -832,8 +783,7 @@ static void vit_load(Vit* v, const VitConfig* file) {
     free(lines);
 }
 
-// A new network: matrices, class token and positions from a normal distribution of standard deviation 0.02 cut at two of them (Box-Muller
-// over Philox, stream INIT, index = parameter << 40 + element), norms 1, biases and the head 0.
+// A new network: matrices, class token and positions from a normal distribution, norms 1, biases and the head 0.
 static void vit_initialise(Vit* v) {
     for (int i = 0; i < v->params.count; i++) {
         Param* p = &v->params.param[i];
@@ -842,9 +792,7 @@ static void vit_initialise(Vit* v) {
         for (size_t j = 0; j < n; j++) {
             w[j] = p->kind == PARAM_NORM;
             if (p->kind != PARAM_MATRIX && p->kind != PARAM_PATCH && p->kind != PARAM_EMBEDDING) continue;
-            Philox r = philox((uint64_t)v->o.method.seed, STREAM_INIT, 0, ((uint64_t)i << 40) + j);
-            double normal = sqrt(-2 * log(1 - (double)philox_uniform(r.v[0]))) * cos(2 * M_PI * philox_uniform(r.v[1]));
-            w[j] = (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
+            w[j] = initial_value((uint64_t)v->o.method.seed, i, j);
         }
         host_view_close(w, p->w, n, 1);
     }
@@ -890,59 +838,33 @@ static Vit vit_planned(const VitOptions* o, const VitConfig* c, const Images* d,
 }
 
 static void vit_print_plan(const VitOptions* o, const VitConfig* c, const Images* d) {
-    static const char* const presets[] = {"full", "head", "bitfit", "backrazor", "prebr", "prebr++"};
     VitOptions full_options = *o;
-    full_options.method.preset = METHOD_FULL;
-    full_options.method.gelu = GELU_EXACT;
-    full_options.method.recompute = RECOMPUTE_NONE;
-    full_options.method.attention = ATTENTION_FLASH;
+    method_make_full(&full_options.method);
     Vit v = vit_planned(o, c, d, 1), full = vit_planned(&full_options, c, d, 1);
     printf("%d layers, %d wide, patch %d, %d px: %d tokens; batch %d; %s activations; method %s\n", c->layers, c->width, c->patch, c->image_size,
-           v.tokens, o->batch, floatx_bytes(&v) == 2 ? "bf16" : "fp32", presets[o->method.preset]);
+           v.tokens, o->batch, floatx_bytes(&v) == 2 ? "bf16" : "fp32", preset_name(o->method.preset));
     plan_print(&v.plan, &full.plan, c->layers);
     vit_free(&v);
     vit_free(&full);
 }
 
-// "6G", "512M", "800000000": bytes, in powers of 1024.
-static size_t parse_bytes(const char* text) {
-    char* end;
-    double x = strtod(text, &end);
-    const char* units = "KMGT";
-    const char* unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    if (unit) {
-        x *= pow(1024, 1 + (int)(unit - units));
-        end++;
-    }
-    int ends_well = !strcmp(end, "") || !strcmp(end, "B") || !strcmp(end, "iB");
-    if (end == text || !ends_well || !(x > 0 && x < 1e18))
-        usage_error("--budget: \"%s\" is not a size such as 6G or 800M", text);
-    return (size_t)x;
+typedef struct {
+    VitOptions* o;
+    const VitConfig* c;
+    const Images* d;
+} BudgetCase;
+
+static size_t vit_plan_bytes(const void* context) {
+    const BudgetCase* a = (const BudgetCase*)context;
+    Vit v = vit_planned(a->o, a->c, a->d, 1);
+    size_t bytes = v.plan.bytes;
+    vit_free(&v);
+    return bytes;
 }
 
-// Chooses --gelu and --recompute, the quickest first, so that the arena fits the budget.
 static void vit_fit_budget(VitOptions* o, const VitConfig* c, const Images* d) {
-    static const char* const recompute_name[] = {"none", "attention", "block"};
-    size_t budget = parse_bytes(o->budget), least = SIZE_MAX;
-    char a[32], b[32];
-    int asked_gelu = o->method.gelu;
-    for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
-        for (int gelu = asked_gelu; gelu <= GELU_REGELU2; gelu++) {
-            if (recompute != RECOMPUTE_NONE && o->method.preset == METHOD_BACKRAZOR && o->method.attention == ATTENTION_MATERIALIZED) continue;
-            o->method.recompute = recompute;
-            o->method.gelu = gelu;
-            Vit v = vit_planned(o, c, d, 1);
-            size_t bytes = v.plan.bytes;
-            vit_free(&v);
-            if (bytes < least) least = bytes;
-            if (bytes > budget) continue;
-            printf("budget %s: --gelu %s --recompute %s needs %s\n", human_bytes(budget, a), gelu == GELU_EXACT ? "exact" : "regelu2",
-                   recompute_name[recompute], human_bytes(bytes, b));
-            return;
-        }
-    }
-    trouble("the smallest setting needs %s, %zu bytes more than --budget %s; try a smaller --batch with --accumulate", human_bytes(least, a),
-            least - budget, o->budget);
+    BudgetCase a = {o, c, d};
+    fit_budget(&o->method, o->budget, vit_plan_bytes, &a);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -950,11 +872,7 @@ static void vit_fit_budget(VitOptions* o, const VitConfig* c, const Images* d) {
 
 static void vit_check(const VitOptions* o, const VitConfig* c) {
     if (c->image_size < c->patch) usage_error("--image-size %d is less than one patch (%d)", c->image_size, c->patch);
-    if (o->method.preset == METHOD_PREBRPP && (c->width % o->method.column_block || c->mlp % o->method.column_block))
-        usage_error("--column-block %d does not divide the widths %d and %d of the model", o->method.column_block, c->width, c->mlp);
-    if (o->method.preset == METHOD_BACKRAZOR && o->method.attention == ATTENTION_MATERIALIZED && o->method.recompute != RECOMPUTE_NONE)
-        usage_error("--method backrazor --attention materialized keeps its own pruned q, k, v and softmax weights: use --recompute none");
-    if (o->precision == PRECISION_BF16 && !o->plan) usage_error("--precision bf16: the CPU computes in fp32; with --plan it shows what a GPU would need");
+    method_check(&o->method, c->width, c->mlp, o->precision, o->plan);
 }
 
 static Images images_of_data(const VitOptions* o) {
@@ -1020,33 +938,6 @@ static void run_predict(VitOptions* o, VitConfig* file) {
     free(logits);
     photo_free(&photo);
     vit_free(&v);
-}
-
-static void print_summary(const Vit* v, int64_t steps, double accuracy, double best, double seconds, double samples) {
-    char a[32], b[32], c[32];
-    double total = 0;
-    for (int part = 0; part < TIME_PARTS; part++) total += timer_seconds(part);
-    printf("\n  steps                %lld\n", (long long)steps);
-    if (!isnan(accuracy)) printf("  test accuracy        %.2f %% (best %.2f %%)\n", 100 * accuracy, 100 * best);
-    printf("  time                 %.1f s, %.1f images/s in training\n", seconds, samples / total);
-    printf("  kept for backward    %s\n", human_bytes(plan_region_bytes(&v->plan, REGION_KEPT), a));
-    printf("  arena = planned peak %s; the process held %s\n", human_bytes(v->plan.bytes, b), human_bytes(process_peak_bytes(), c));
-    printf("  time of steps       ");
-    for (int part = 0; part < TIME_PARTS; part++) printf(" %s %.1f %%", timer_part_name(part), 100 * timer_seconds(part) / total);
-    printf("\n");
-}
-
-// Bytes kept for backward in this step, as they are: the plan's, with the pools counted by what is drawn.
-static size_t vit_kept_bytes(const Vit* v) {
-    size_t sum = plan_region_bytes(&v->plan, REGION_KEPT);
-    for (int g = 0; g < v->method.groups; g++) {
-        const Group* group = &v->method.group[g];
-        const Linear* first = &v->method.linear[g];
-        if (!group->arms || first->at_hand) continue;
-        sum -= plan_kept_bytes(&v->plan, group_pool_name(g), -1);
-        for (int i = 0; i < v->config.layers; i++) sum += linear_kept_bytes(&v->method.shear, &v->method.linear[4 * i + g], v->o.batch);
-    }
-    return sum;
 }
 
 // The end of a run in which a number is not finite any more. saved: the last step whose state is on disk, or -1.
@@ -1137,7 +1028,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
             accuracy = vit_evaluate(&v, &data.test, 1, NULL, NULL);
             timer_enable(1);
         }
-        LogLine line = {step, (double)(step * o->accumulate) / batches, r.loss, r.rate, r.norm, accuracy, 1e3 * seconds, n / seconds, vit_kept_bytes(&v), v.plan.bytes};
+        LogLine line = {step, (double)(step * o->accumulate) / batches, r.loss, r.rate, r.norm, accuracy, 1e3 * seconds, n / seconds, method_kept_bytes(&v.method, &v.plan), v.plan.bytes};
         log_step(log, &line);
         if (accuracy > best) {
             best = accuracy;
@@ -1156,7 +1047,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     }
     log_close(log);
     loader_close(loader);
-    if (samples > 0) print_summary(&v, step, accuracy, best, device_seconds() - start, samples);
+    if (samples > 0) print_summary(&v.plan, "test accuracy", "images", step, accuracy, best, device_seconds() - start, samples);
     free(state);
     vit_free(&v);
     images_close(&data);
@@ -1164,6 +1055,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
 }
 
 int main(int argc, char** argv) {
+    device_prepare(argv);
     VitOptions o = vit_defaults();
     Option table[OPTION_ROWS];
     vit_options(table, &o);
@@ -1177,6 +1069,7 @@ int main(int argc, char** argv) {
     }
     if (o.resume && (o.eval || o.predict)) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
     if (o.logits && !o.eval) usage_error("--logits are written by --eval: add it");
+    fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
     directory_recover(o.model);

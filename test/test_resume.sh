@@ -22,7 +22,7 @@ same() {
     [ "$(untimed "$1")" = "$(untimed "$2")" ] || fail "$3: the logs differ"
 }
 
-for options in "--method prebr++ --policy bandit" "--method prebr++ --policy norm --accumulate 2" "--method prebr --policy bandit --optimizer sgd" \
+for options in "--method prebr++ --policy bandit" "--method prebr++ --policy norm --accumulate 2" "--method prebr --policy bandit --optimizer sgd --lr 0.01" \
                "--method full --schedule linear --warmup 3" "--method backrazor"; do
     rm -rf "$tmp/whole"
     quietly "${run[@]}" $options -o "$tmp/whole" || continue
