@@ -908,11 +908,11 @@ static int longest_planned(const BertOptions* o, const BertConfig* c, const Toke
     return longest ? longest : c->positions < 128 ? c->positions : 128;
 }
 
-static void write_predictions(const char* path, const Evaluation* e, const Tokens* data, int n) {
+static void write_predictions(const char* path, const Evaluation* e, const BertConfig* c, int n) {
     FILE* f = file_create(path);
     int failed = fputs("index\tprediction\n", f) < 0;
     for (int i = 0; i < n; i++) {
-        if (data->classes) failed |= fprintf(f, "%d\t%s\n", i, data->class_name[(int)e->predicted[i]]) < 0;
+        if (c->class_name) failed |= fprintf(f, "%d\t%s\n", i, c->class_name[(int)e->predicted[i]]) < 0;
         else failed |= fprintf(f, "%d\t%.6g\n", i, e->predicted[i]) < 0;
     }
     if (failed) trouble("%s: cannot be written: disk full?", path);
@@ -922,7 +922,6 @@ static void write_predictions(const char* path, const Evaluation* e, const Token
 // A model that was made for other classes, or for classes in another order, says nothing about these.
 static void check_classes(const BertOptions* o, const BertConfig* file, const Tokens* data) {
     int outputs = data->classes ? data->classes : 1;
-    if (!file->outputs) trouble("%s: the model has no classifier; fine-tune it first", o->model);
     if (file->outputs != outputs) trouble("%s: the model has %d outputs but %s needs %d; fine-tune it first", o->model, file->outputs, data->path, outputs);
     for (int i = 0; file->class_name && i < data->classes; i++)
         if (strcmp(file->class_name[i], data->class_name[i]))
@@ -934,8 +933,10 @@ static void run_eval(BertOptions* o, const BertConfig* file) {
     Tokens data = tokens_of_data(o, file);
     const TokenSplit* split = &data.split[o->split];
     if (!split->count) trouble("%s has no %s split to evaluate on", data.path, split_name[o->split]);
-    check_classes(o, file, &data);
-    BertConfig c = bert_configure(o, file, &data);
+    int labelled = data.split[SPLIT_TRAIN].labelled || data.split[SPLIT_DEV].labelled || data.split[SPLIT_TEST].labelled;
+    if (!file->outputs) trouble("%s: the model has no classifier; fine-tune it first", o->model);
+    if (labelled) check_classes(o, file, &data);
+    BertConfig c = bert_configure(o, file, labelled ? &data : NULL);   // text alone is predicted in the model's own classes
     Bert v = bert_planned(o, &c, longest_planned(o, &c, &data, 1 << o->split), 0);
     bert_allocate(&v);
     bert_load(&v, file);
@@ -949,7 +950,7 @@ static void run_eval(BertOptions* o, const BertConfig* file) {
     if (split->labelled) printf("loss %.4f, ", e.loss);
     else printf("no labels, predictions only, ");
     printf("%.1f sequences/s\n", split->count / seconds);
-    if (o->predictions) write_predictions(o->predictions, &e, &data, split->count);
+    if (o->predictions) write_predictions(o->predictions, &e, &c, split->count);
     if (o->logits) {
         FILE* f = file_create(o->logits);
         size_t n = (size_t)split->count * (size_t)c.outputs;

