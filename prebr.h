@@ -6,11 +6,14 @@
 //   3. Linear layers      forward and backward under a preset (PreBackRazor, Yu et al., CVPR 2024)
 //   4. Arms               groups, budgets, sampling and the bandit (JointSpar, Liu & Mozafari, ICML 2022)
 //   5. Update             rates per kind of parameter, clipping, AdamW and SGD on what learned
+//   6. State              everything that the next step depends on, as one file
+//   7. Around a run       what both trainers' mains need: options, budget, checks, what went wrong, the summary
 //
 // The trainers include this file and call kernels/; nothing here knows what a model is.
 #ifndef PREBR_H
 #define PREBR_H
 
+#include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -18,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/options.h"
 #include "data/run.h"
 #include "data/safetensors.h"
 #include "data/trouble.h"
@@ -26,6 +30,7 @@
 #include "kernels/device.h"
 #include "kernels/linear.h"
 #include "kernels/optimizer.h"
+#include "kernels/philox.h"
 #include "kernels/topk.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -206,6 +211,7 @@ static void plan_print(const Plan* p, const Plan* full, int layers) {
     plan_print_pair("scratch alive at the peak", plan_alive_bytes(p, REGION_SCRATCH, peak), plan_alive_bytes(full, REGION_SCRATCH, full_peak));
     plan_print_pair("gaps between tensors", p->bytes - plan_alive_bytes(p, REGION_COUNT, peak), full->bytes - plan_alive_bytes(full, REGION_COUNT, full_peak));
     plan_print_pair("arena: the peak", p->bytes, full->bytes);
+    printf("  %-34s %12zu %12zu\n", "  to the byte", p->bytes, full->bytes);
     printf("\n  %-34s %12s %12s\n", "kept activations by kind", "this run", "full");
     plan_print_kept(p, NULL, p, full);
     plan_print_kept(full, p, p, full);
@@ -248,13 +254,13 @@ static char* arena_allocate(const Plan* p) {
 
 typedef enum { METHOD_FULL, METHOD_HEAD, METHOD_BITFIT, METHOD_BACKRAZOR, METHOD_PREBR, METHOD_PREBRPP } Preset;
 typedef enum { POLICY_BANDIT, POLICY_UNIFORM, POLICY_NORM } Policy;
-typedef enum { GELU_EXACT, GELU_REGELU2 } Gelu;
+typedef enum { GELU_EXACT, GELU_REGELU2, GELU_AUTO } Gelu;
 typedef enum { ATTENTION_FLASH, ATTENTION_MATERIALIZED } AttentionKind;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCK } Recompute;
 
 #define METHOD_CHOICES "full|head|bitfit|backrazor|prebr|prebr++"
 #define POLICY_CHOICES "bandit|uniform|norm"
-#define GELU_CHOICES "exact|regelu2"
+#define GELU_CHOICES "exact|regelu2|auto"
 #define ATTENTION_CHOICES "flash|materialized"
 #define RECOMPUTE_CHOICES "none|attention|block"
 
@@ -268,7 +274,7 @@ typedef struct {
     int64_t seed;
 } MethodOptions;
 
-// What a parameter is decides its rate, its decay and whether it learns.
+// What a parameter is decides its rate, its decay and whether it learns. PATCH: a matrix outside the layers (patch embedding, pooler).
 typedef enum { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_PATCH, PARAM_HEAD, PARAM_HEAD_BIAS } ParamKind;
 
 static int preset_samples(int preset) { return preset == METHOD_PREBR || preset == METHOD_PREBRPP; }
@@ -313,7 +319,7 @@ typedef struct {
 // What all linear layers of a run share.
 typedef struct {
     MethodOptions o;
-    int tokens;              // of a sample
+    int tokens;              // of a sample in this batch
     int measure_inputs;      // this step's forward measures arms for policy `norm`
     int storing;             // forward is followed by backward (0 in evaluation)
     int micro;               // number of the micro-batch in the step; gradients add up from the second on
@@ -376,11 +382,40 @@ static void sheared_backward(const Shear* s, Linear* l, floatx* dx, const floatx
     linear_backward_input(dx, dy, l->w, 0, t, l->cin, l->cout);
 }
 
-// Bytes of activations that this layer itself keeps in this step.
-static size_t linear_kept_bytes(const Shear* s, const Linear* l, int batch) {
+// Materialized attention under BackRazor keeps q, k, v and the softmax weights pruned, each in its own values and mask.
+typedef struct {
+    floatx* values[4];       // q, k, v [batch, capacity of tokens*width]; weights [batch, capacity of heads*tokens*tokens]
+    uint32_t* mask[4];
+} Razor;
+
+static int razor_elements(int k, int tokens, int heads, int width) { return k < 3 ? tokens * width : heads * tokens * tokens; }
+
+// thirds: {0, 1, 2} on the device, q, k and v as column blocks of qkv [b*tokens, 3*width]. part [b*tokens, width] may be overwritten.
+static void razor_keep(const Shear* s, Razor* r, floatx* part, const floatx* qkv, const floatx* probs, const int* thirds, int b, int heads, int width) {
+    timer_start(TIME_SHEAR);
+    for (int k = 0; k < 4; k++) {
+        int n = razor_elements(k, s->tokens, heads, width);
+        if (k < 3) columns_gather(part, qkv, thirds + k, 1, width, b * s->tokens, 3 * width);
+        const floatx* x = k < 3 ? part : probs;
+        topk_threshold(s->threshold, x, s->o.prune, b, n);
+        topk_pack(r->values[k], r->mask[k], x, s->threshold, topk_capacity(n, s->o.prune), b, n);
+    }
+}
+
+static void razor_restore(const Shear* s, const Razor* r, floatx* part, floatx* qkv, floatx* probs, const int* thirds, int b, int heads, int width) {
+    timer_start(TIME_SHEAR);
+    for (int k = 0; k < 4; k++) {
+        int n = razor_elements(k, s->tokens, heads, width);
+        topk_unpack(k < 3 ? part : probs, r->values[k], r->mask[k], topk_capacity(n, s->o.prune), b, n);
+        if (k < 3) columns_scatter(qkv, part, thirds + k, 1, width, b * s->tokens, 3 * width);
+    }
+}
+
+// Bytes of activations that this layer itself keeps in this step, with its input as long as it may be.
+static size_t linear_kept_bytes(const Shear* s, const Linear* l, int batch, int tokens) {
     if (l->at_hand) return 0;
-    size_t n = (size_t)s->tokens * (size_t)l->cin;
-    if (l->keep == KEEP_COLUMNS) return (size_t)batch * (size_t)s->tokens * (size_t)(l->n * s->o.column_block) * sizeof(floatx);
+    size_t n = (size_t)tokens * (size_t)l->cin;
+    if (l->keep == KEEP_COLUMNS) return (size_t)batch * (size_t)tokens * (size_t)(l->n * s->o.column_block) * sizeof(floatx);
     if (l->keep == KEEP_TOPK)
         return (size_t)batch * ((size_t)topk_capacity((int)n, s->o.prune) * sizeof(floatx) + (size_t)topk_words((int)n) * sizeof(uint32_t));
     return 0;
@@ -409,7 +444,7 @@ typedef struct {
     Linear* linear;          // [linears], layer by layer, `groups` of them each
     int linears, groups;
     Group group[4];
-    int batch;
+    int batch, tokens;       // tokens of a sample at most, as planned; shear.tokens may be less from batch to batch
 } Method;
 
 static const char* group_pool_name(int group) {
@@ -427,7 +462,7 @@ static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
     for (int g = 0; g < m->groups; g++) {
         Group* group = &m->group[g];
         Linear* example = method_linear(m, g, 0);
-        int64_t n = (int64_t)m->shear.tokens * example->cin, capacity = topk_capacity((int)n, o->prune), words = topk_words((int)n);
+        int64_t n = (int64_t)m->tokens * example->cin, capacity = topk_capacity((int)n, o->prune), words = topk_words((int)n);
         int width = block_width(o, example), per_layer = example->cin / width;
         char name[48];
         static const char* const group_name[4] = {"qkv", "proj", "fc1", "fc2"};
@@ -464,7 +499,7 @@ static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
         if (example->at_hand) continue;
         snprintf(name, sizeof name, "%s inputs (pool)", group_name[g]);
         if (o->preset == METHOD_PREBRPP) {
-            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch * m->shear.tokens, width, floatx_bytes, example->kept_first, example->kept_last,
+            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch * m->tokens, width, floatx_bytes, example->kept_first, example->kept_last,
                      (void**)&group->kept_pool, NULL);
         } else {
             plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch, capacity, floatx_bytes, example->kept_first, example->kept_last,
@@ -501,7 +536,7 @@ static void group_assign(Method* m, int g) {
     int taken = 0;
     for (int layer = 0; layer < m->linears / m->groups; layer++) {
         Linear* l = method_linear(m, g, layer);
-        size_t t = (size_t)m->batch * (size_t)m->shear.tokens, n = (size_t)m->shear.tokens * (size_t)l->cin;
+        size_t t = (size_t)m->batch * (size_t)m->tokens, n = (size_t)m->tokens * (size_t)l->cin;
         size_t width = (size_t)block_width(o, l), start = (size_t)taken;
         l->n = 0;
         for (int i = 0; i < l->arms; i++) {
@@ -539,8 +574,10 @@ static void method_begin_step(Method* m, int64_t step) {
     uint32_t drawing = (uint32_t)(step / o->resample);
     for (int g = 0; g < m->groups; g++) {
         Group* group = &m->group[g];
-        if (drawing > 0 && o->policy == POLICY_BANDIT)
+        if (drawing > 0 && o->policy == POLICY_BANDIT) {
             bandit_update(group->p, group->squares, group->sampled, o->alpha, o->p_min, group->budget, group->arms);
+            device_zero(group->squares, (size_t)group->arms * sizeof *group->squares);   // learned once, also where a run resumes at this step
+        }
         if (drawing > 0 && o->policy == POLICY_NORM)
             largest_arms(group->sampled, group->squares, group->budget, group->arms);
         else
@@ -587,12 +624,23 @@ static size_t method_scratch(const Method* m) {
     size_t most = 0;
     for (int i = 0; i < m->linears; i++) {
         const Linear* l = &m->linear[i];
-        int width = block_width(&m->shear.o, l), t = m->batch * m->shear.tokens;
+        int width = block_width(&m->shear.o, l), t = m->batch * m->tokens;
         size_t need[3] = {columns_squares_scratch(t, l->cin, width), columns_squares_scratch(l->cout, l->cin, width), linear_bias_scratch(t, l->cout)};
         for (int k = 0; k < 3; k++)
             if (need[k] > most) most = need[k];
     }
     return most;
+}
+
+// Bytes kept for backward in this step, as they are: the plan's, with the pools counted by what is drawn.
+static size_t method_kept_bytes(const Method* m, const Plan* plan) {
+    size_t sum = plan_region_bytes(plan, REGION_KEPT);
+    for (int g = 0; g < m->groups; g++) {
+        if (!m->group[g].arms || m->linear[g].at_hand) continue;
+        sum -= plan_kept_bytes(plan, group_pool_name(g), -1);
+        for (int i = g; i < m->linears; i += m->groups) sum += linear_kept_bytes(&m->shear, &m->linear[i], m->batch, m->tokens);
+    }
+    return sum;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -654,6 +702,28 @@ static void params_plan(Params* p, Plan* plan, int preset, int optimizer, int fl
         plan_add(plan, REGION_OPTIMIZER, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->m, NULL);
         if (optimizer == OPTIMIZER_ADAMW) plan_add(plan, REGION_OPTIMIZER, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->v, NULL);
     }
+}
+
+// What each method starts from where the user leaves it open (lr and scales 0, --gelu auto): AdamW's rate, the multipliers of rate_scale, and
+// GELU's backward. Measured on a ViT-Ti fine-tuned on CIFAR-10: docs/accuracy_vit.md.
+typedef struct { double lr, head_scale, bias_scale, column_scale; int gelu; } PresetDefaults;
+static const PresetDefaults preset_defaults[] = {
+    {3e-4, 10, 1, 1, GELU_EXACT},      // full
+    {3e-4, 10, 1, 1, GELU_EXACT},      // head
+    {1e-3, 10, 10, 1, GELU_REGELU2},   // bitfit
+    {3e-4, 10, 1, 1, GELU_REGELU2},    // backrazor
+    {3e-4, 10, 10, 1, GELU_REGELU2},   // prebr
+    {3e-4, 10, 10, 1, GELU_REGELU2},   // prebr++
+};
+
+static void fill_preset_defaults(MethodOptions* m, UpdateOptions* u) {
+    const PresetDefaults* own = &preset_defaults[m->preset];
+    if (u->lr == 0 && u->optimizer != OPTIMIZER_ADAMW) usage_error("--optimizer sgd: give it a rate with --lr; the methods' own are AdamW's");
+    if (u->lr == 0) u->lr = own->lr;
+    if (u->head_scale == 0) u->head_scale = own->head_scale;
+    if (u->bias_scale == 0) u->bias_scale = own->bias_scale;
+    if (u->column_scale == 0) u->column_scale = own->column_scale;
+    if (m->gelu == GELU_AUTO) m->gelu = own->gelu;
 }
 
 // Learning rate of a step (0 for the first) of `total`, before the multipliers of the kinds.
@@ -800,6 +870,196 @@ static void state_load(Method* m, Params* params, const char* path, int64_t* ste
     for (int g = 0; g < m->groups; g++)
         if (m->group[g].arms) group_assign(m, g);
     free(e);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 7. Around a run
+
+enum { PRECISION_FP32, PRECISION_BF16 };
+
+// Rows of an option table for what learns (m: MethodOptions*) and for the update (u: UpdateOptions*), with their defaults.
+#define METHOD_OPTIONS(m)                                                                                                                                  \
+    {OPTION_GROUP, "What learns, and what is kept for it", 0, NULL, NULL, NULL, 0, 0, 0, 0},                                                               \
+    {OPTION_CHOICE, "method", 0, &(m)->preset, METHOD_CHOICES, "which weights learn in a step", 0, 0, 1, 0},                                               \
+    {OPTION_CHOICE, "policy", 0, &(m)->policy, POLICY_CHOICES, "how arms are chosen (prebr, prebr++)", 0, 0, 1, 0},                                        \
+    {OPTION_FLOAT, "keep", 0, &(m)->keep, "X", "share of arms that learn in a step (prebr, prebr++)", 1e-6, 1, 1, 0},                                      \
+    {OPTION_FLOAT, "prune", 0, &(m)->prune, "X", "share of elements dropped from kept inputs (backrazor, prebr)", 0, 1, 1, 0},                             \
+    {OPTION_INT, "column-block", 0, &(m)->column_block, "N", "columns of an arm (prebr++)", 1, 65536, 1, 0},                                               \
+    {OPTION_INT, "resample", 0, &(m)->resample, "N", "steps between samplings", 1, 1e9, 1, 0},                                                             \
+    {OPTION_FLOAT, "alpha", 0, &(m)->alpha, "X", "step size of the bandit", 0, 1e9, 1, 0},                                                                 \
+    {OPTION_FLOAT, "p-min", 0, &(m)->p_min, "X", "least probability of an arm", 0, 1, 1, 0},                                                               \
+    {OPTION_FLAG, "importance-weight", 0, &(m)->importance_weight, NULL, "divide a sampled gradient by its probability", 0, 0, 1, 0},                      \
+    {OPTION_FLAG, "detach-frozen", 0, &(m)->detach_frozen, NULL, "no gradient through attention where q, k, v are all frozen", 0, 0, 1, 0},                \
+    {OPTION_CHOICE, "gelu", 0, &(m)->gelu, GELU_CHOICES, "regelu2: 2-bit backward (LowMemoryBP); auto: the method's own", 0, 0, 1, 0},                     \
+    {OPTION_CHOICE, "attention", 0, &(m)->attention, ATTENTION_CHOICES, "materialized keeps the softmax weights", 0, 0, 1, 0},                             \
+    {OPTION_CHOICE, "recompute", 0, &(m)->recompute, RECOMPUTE_CHOICES, "make again in backward rather than keep", 0, 0, 1, 0}
+
+#define UPDATE_OPTIONS(u)                                                                                                                                  \
+    {OPTION_FLOAT, "lr", 0, &(u)->lr, "X", "peak learning rate (0: the method's own)", 0, 1e3, 1, 0},                                                      \
+    {OPTION_FLOAT, "head-lr-scale", 0, &(u)->head_scale, "X", "multiplies it for the classifier (0: the method's own)", 0, 1e6, 1, 0},                     \
+    {OPTION_FLOAT, "bias-lr-scale", 0, &(u)->bias_scale, "X", "multiplies it for biases and norms (0: the method's own)", 0, 1e6, 1, 0},                   \
+    {OPTION_FLOAT, "column-lr-scale", 0, &(u)->column_scale, "X", "multiplies it for sampled matrices and columns (0: the method's own)", 0, 1e6, 1, 0},   \
+    {OPTION_CHOICE, "schedule", 0, &(u)->schedule, SCHEDULE_CHOICES, "how the rate falls after warm-up", 0, 0, 1, 0},                                      \
+    {OPTION_INT, "warmup", 0, &(u)->warmup, "N", "steps of linear warm-up", 0, 1e9, 1, 0},                                                                 \
+    {OPTION_FLOAT, "weight-decay", 0, &(u)->weight_decay, "X", "of weight matrices", 0, 1e3, 1, 0},                                                        \
+    {OPTION_FLOAT, "clip", 0, &(u)->clip, "X", "largest global gradient norm (0: no clipping)", 0, 1e9, 1, 0},                                             \
+    {OPTION_CHOICE, "optimizer", 0, &(u)->optimizer, OPTIMIZER_CHOICES, "the rule of the update", 0, 0, 1, 0},                                             \
+    {OPTION_FLOAT, "momentum", 0, &(u)->momentum, "X", "of sgd", 0, 1, 1, 0}
+
+static MethodOptions method_defaults(void) {
+    MethodOptions m;
+    memset(&m, 0, sizeof m);
+    m.keep = 0.5;
+    m.prune = 0.8;
+    m.alpha = 1e-3;
+    m.p_min = 1e-3;
+    m.column_block = 16;
+    m.resample = 20;
+    m.seed = 1;
+    m.gelu = GELU_AUTO;
+    return m;
+}
+
+static UpdateOptions update_defaults(void) {
+    UpdateOptions u;
+    memset(&u, 0, sizeof u);
+    u.warmup = 20;
+    u.weight_decay = 0.01;
+    u.momentum = 0.9;
+    u.clip = 1;
+    return u;
+}
+
+static const char* preset_name(int preset) {
+    static const char* const names[] = {"full", "head", "bitfit", "backrazor", "prebr", "prebr++"};
+    return names[preset];
+}
+
+// The settings that a plan is printed beside.
+static void method_make_full(MethodOptions* m) {
+    m->preset = METHOD_FULL;
+    m->gelu = GELU_EXACT;
+    m->recompute = RECOMPUTE_NONE;
+    m->attention = ATTENTION_FLASH;
+}
+
+// Usage errors that follow from the options and the widths of the model alone.
+static void method_check(const MethodOptions* m, int width, int mlp, int precision, int plan) {
+    if (m->preset == METHOD_PREBRPP && (width % m->column_block || mlp % m->column_block))
+        usage_error("--column-block %d does not divide the widths %d and %d of the model", m->column_block, width, mlp);
+    if (m->preset == METHOD_BACKRAZOR && m->attention == ATTENTION_MATERIALIZED && m->recompute != RECOMPUTE_NONE)
+        usage_error("--method backrazor --attention materialized keeps its own pruned q, k, v and softmax weights: use --recompute none");
+    if (precision == PRECISION_BF16 && !plan) usage_error("--precision bf16: the CPU computes in fp32; with --plan it shows what a GPU would need");
+}
+
+// "6G", "512M", "800000000": bytes, in powers of 1024.
+static size_t parse_bytes(const char* text) {
+    char* end;
+    double x = strtod(text, &end);
+    const char* units = "KMGT";
+    const char* unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit) {
+        x *= pow(1024, 1 + (int)(unit - units));
+        end++;
+    }
+    int ends_well = !strcmp(end, "") || !strcmp(end, "B") || !strcmp(end, "iB");
+    if (end == text || !ends_well || !(x > 0 && x < 1e18)) usage_error("--budget: \"%s\" is not a size such as 6G or 800M", text);
+    return (size_t)x;
+}
+
+// Chooses --gelu and --recompute in *m, the quickest first, so that the arena fits the budget. plan_bytes(context): the arena under *m.
+static void fit_budget(MethodOptions* m, const char* text, size_t (*plan_bytes)(const void*), const void* context) {
+    static const char* const recompute_name[] = {"none", "attention", "block"};
+    size_t budget = parse_bytes(text), least = SIZE_MAX;
+    char a[32], b[32];
+    int asked_gelu = m->gelu;
+    for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
+        for (int gelu = asked_gelu; gelu <= GELU_REGELU2; gelu++) {
+            if (recompute != RECOMPUTE_NONE && m->preset == METHOD_BACKRAZOR && m->attention == ATTENTION_MATERIALIZED) continue;
+            m->recompute = recompute;
+            m->gelu = gelu;
+            size_t bytes = plan_bytes(context);
+            if (bytes < least) least = bytes;
+            if (bytes > budget) continue;
+            printf("budget %s: --gelu %s --recompute %s needs %s\n", human_bytes(budget, a), gelu == GELU_EXACT ? "exact" : "regelu2",
+                   recompute_name[recompute], human_bytes(bytes, b));
+            return;
+        }
+    }
+    trouble("the smallest setting needs %s, %zu bytes more than --budget %s; try a smaller --batch with --accumulate", human_bytes(least, a),
+            least - budget, text);
+}
+
+// Element j of a new parameter, number `parameter` of its model: normal with standard deviation 0.02, cut at two of them (Box-Muller over
+// Philox, stream INIT, index = parameter << 40 + j).
+static float initial_value(uint64_t seed, int parameter, size_t j) {
+    Philox r = philox(seed, STREAM_INIT, 0, ((uint64_t)parameter << 40) + j);
+    double normal = sqrt(-2 * log(1 - (double)philox_uniform(r.v[0]))) * cos(2 * M_PI * philox_uniform(r.v[1]));
+    return (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
+}
+
+static int device_finite(const float* device, size_t n) {
+    float* x = host_view_open((float*)device, n);
+    size_t i = 0;
+    while (i < n && isfinite(x[i])) i++;
+    host_view_close(x, (float*)device, n, 0);
+    return i == n;
+}
+
+// NULL, or the name of a parameter that is not finite: such a model is never saved.
+static const char* broken_parameter(const Params* params) {
+    for (int i = 0; i < params->count; i++) {
+        const Param* p = &params->param[i];
+        if (!device_finite(p->w, (size_t)p->rows * (size_t)p->cols)) return p->name;
+    }
+    return NULL;
+}
+
+// After a backward pass: the first gradient, on the way back, that is not finite. Parameters are in the order of the forward pass.
+static void name_broken_gradient(const Method* m, const Params* params, char* where, size_t size) {
+    snprintf(where, size, "in the sum of the gradients");
+    for (int i = params->count - 1; i >= 0; i--) {
+        const Param* p = &params->param[i];
+        size_t n;
+        const float* g = param_gradient(m, p, &n);
+        if (!g || device_finite(g, n)) continue;
+        if (p->layer < 0) snprintf(where, size, "in the gradient of %s", p->name);
+        else snprintf(where, size, "in the gradient of layer %d, %s", p->layer, p->name);
+        return;
+    }
+}
+
+// The end of a run in which a number is not finite any more. saved: the last step whose state is on disk, or -1.
+NORETURN static void end_diverged(const char* out, int64_t step, const char* what, const char* where, int64_t saved) {
+    char kept[96] = "nothing is saved, for lack of --out";
+    if (out && saved >= 0) snprintf(kept, sizeof kept, "the last good state, after step %lld, is saved", (long long)saved);
+    else if (out) snprintf(kept, sizeof kept, "there was no good state to save");
+    trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
+}
+
+// A run directory's own record of its options.
+static void write_options(const char* out, const Option* table) {
+    char* path = format_string("%s/options.txt", out);
+    FILE* f = file_create(path);
+    options_write(table, f);
+    file_finish(f, path);
+    free(path);
+}
+
+// The end of a run, for a person.
+static void print_summary(const Plan* plan, const char* score_name, const char* samples_name, int64_t steps, double score, double best, double seconds,
+                          double samples) {
+    char a[32], b[32], c[32];
+    double total = 0;
+    for (int part = 0; part < TIME_PARTS; part++) total += timer_seconds(part);
+    printf("\n  steps                %lld\n", (long long)steps);
+    if (!isnan(score)) printf("  %-20s %.2f %% (best %.2f %%)\n", score_name, 100 * score, 100 * best);
+    printf("  time                 %.1f s, %.1f %s/s in training\n", seconds, samples / total, samples_name);
+    printf("  kept for backward    %s\n", human_bytes(plan_region_bytes(plan, REGION_KEPT), a));
+    printf("  arena = planned peak %s; the process held %s\n", human_bytes(plan->bytes, b), human_bytes(process_peak_bytes(), c));
+    printf("  time of steps       ");
+    for (int part = 0; part < TIME_PARTS; part++) printf(" %s %.1f %%", timer_part_name(part), 100 * timer_seconds(part) / total);
+    printf("\n");
 }
 
 #endif

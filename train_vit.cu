@@ -2,8 +2,7 @@
 //
 // The whole model in one file, top to bottom: options, parameters, activations and their plan, forward, backward, one step,
 // evaluation, saving and resuming, main. How much is kept for backward and what learns is decided in prebr.h.
-#include <ctype.h>
-#include <signal.h>
+#include <unistd.h>
 
 #include "data/loader.h"
 #include "data/options.h"
@@ -24,7 +23,6 @@
 // Options
 
 enum { AUGMENT_NONE, AUGMENT_FLIP, AUGMENT_CROP };
-enum { PRECISION_FP32, PRECISION_BF16 };
 
 typedef struct {
     const char *model, *data, *out, *resume, *predict, *classes, *budget, *logits;
@@ -46,20 +44,8 @@ static VitOptions vit_defaults(void) {
     o.log_every = 10;
     o.augment = AUGMENT_CROP;
     o.crop_scale = 0.5;
-    o.method.keep = 0.5;
-    o.method.prune = 0.8;
-    o.method.alpha = 1e-3;
-    o.method.p_min = 1e-3;
-    o.method.column_block = 16;
-    o.method.resample = 20;
-    o.method.seed = 1;
-    o.update.lr = 1e-3;
-    o.update.head_scale = 1;
-    o.update.bias_scale = 1;
-    o.update.column_scale = 1;
-    o.update.weight_decay = 0.01;
-    o.update.momentum = 0.9;
-    o.update.clip = 1;
+    o.method = method_defaults();
+    o.update = update_defaults();
     return o;
 }
 
@@ -80,7 +66,7 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_TEXT, "predict", 0, &o->predict, "PHOTO", "only classify one photo", 0, 0, 0, 0},
         {OPTION_FLAG, "plan", 0, &o->plan, NULL, "only print what the run will need, next to `full`; needs no data", 0, 0, 0, 0},
         {OPTION_CHOICE, "precision", 0, &o->precision, "fp32|bf16", "with --plan: activations of this precision (the CPU computes in fp32)", 0, 0, 0, 0},
-        {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 0, 0},
+        {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 1, 0},
         {OPTION_FLAG, "from-scratch", 0, &o->from_scratch, NULL, "random weights for the config in --model", 0, 0, 1, 0},
         {OPTION_FLAG, "overwrite", 0, &o->overwrite, NULL, "replace an earlier run in --out", 0, 0, 0, 0},
         {OPTION_GROUP, "Training", 0, NULL, NULL, NULL, 0, 0, 0, 0},
@@ -88,35 +74,13 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_INT, "accumulate", 0, &o->accumulate, "N", "batches whose gradients make one step", 1, 65536, 1, 0},
         {OPTION_INT, "epochs", 0, &o->epochs, "N", "passes over the training split", 0, 1000000, 1, 0},
         {OPTION_LONG, "steps", 0, &o->steps, "N", "stop after N steps instead (0: epochs decide)", 0, 1e15, 1, 0},
-        {OPTION_FLOAT, "lr", 0, &u->lr, "X", "peak learning rate", 0, 1e3, 1, 0},
-        {OPTION_FLOAT, "head-lr-scale", 0, &u->head_scale, "X", "multiplies it for the classifier", 0, 1e6, 1, 0},
-        {OPTION_FLOAT, "bias-lr-scale", 0, &u->bias_scale, "X", "multiplies it for biases and norms", 0, 1e6, 1, 0},
-        {OPTION_FLOAT, "column-lr-scale", 0, &u->column_scale, "X", "multiplies it for sampled matrices and columns", 0, 1e6, 1, 0},
-        {OPTION_CHOICE, "schedule", 0, &u->schedule, SCHEDULE_CHOICES, "how the rate falls after warm-up", 0, 0, 1, 0},
-        {OPTION_INT, "warmup", 0, &u->warmup, "N", "steps of linear warm-up", 0, 1e9, 1, 0},
-        {OPTION_FLOAT, "weight-decay", 0, &u->weight_decay, "X", "of weight matrices", 0, 1e3, 1, 0},
-        {OPTION_FLOAT, "clip", 0, &u->clip, "X", "largest global gradient norm (0: no clipping)", 0, 1e9, 1, 0},
-        {OPTION_CHOICE, "optimizer", 0, &u->optimizer, OPTIMIZER_CHOICES, "the rule of the update", 0, 0, 1, 0},
-        {OPTION_FLOAT, "momentum", 0, &u->momentum, "X", "of sgd", 0, 1, 1, 0},
+        UPDATE_OPTIONS(u),
         {OPTION_LONG, "seed", 0, &m->seed, "N", "of order, crops and sampling", 0, 9e15, 1, 0},
         {OPTION_INT, "threads", 0, &o->threads, "N", "compute threads (0: all cores)", 0, 4096, 0, 0},
         {OPTION_LONG, "eval-every", 0, &o->eval_every, "N", "steps between evaluations (0: once an epoch, -1: never)", -1, 1e15, 0, 0},
         {OPTION_LONG, "save-every", 0, &o->save_every, "N", "steps between saves (0: once an epoch)", 0, 1e15, 0, 0},
         {OPTION_INT, "log-every", 0, &o->log_every, "N", "in a pipe: steps between progress lines", 1, 1e9, 0, 0},
-        {OPTION_GROUP, "What learns, and what is kept for it", 0, NULL, NULL, NULL, 0, 0, 0, 0},
-        {OPTION_CHOICE, "method", 0, &m->preset, METHOD_CHOICES, "which weights learn in a step", 0, 0, 1, 0},
-        {OPTION_CHOICE, "policy", 0, &m->policy, POLICY_CHOICES, "how arms are chosen (prebr, prebr++)", 0, 0, 1, 0},
-        {OPTION_FLOAT, "keep", 0, &m->keep, "X", "share of arms that learn in a step (prebr, prebr++)", 1e-6, 1, 1, 0},
-        {OPTION_FLOAT, "prune", 0, &m->prune, "X", "share of elements dropped from kept inputs (backrazor, prebr)", 0, 1, 1, 0},
-        {OPTION_INT, "column-block", 0, &m->column_block, "N", "columns of an arm (prebr++)", 1, 65536, 1, 0},
-        {OPTION_INT, "resample", 0, &m->resample, "N", "steps between samplings", 1, 1e9, 1, 0},
-        {OPTION_FLOAT, "alpha", 0, &m->alpha, "X", "step size of the bandit", 0, 1e9, 1, 0},
-        {OPTION_FLOAT, "p-min", 0, &m->p_min, "X", "least probability of an arm", 0, 1, 1, 0},
-        {OPTION_FLAG, "importance-weight", 0, &m->importance_weight, NULL, "divide a sampled gradient by its probability", 0, 0, 1, 0},
-        {OPTION_FLAG, "detach-frozen", 0, &m->detach_frozen, NULL, "no gradient through attention where q, k, v are all frozen", 0, 0, 1, 0},
-        {OPTION_CHOICE, "gelu", 0, &m->gelu, GELU_CHOICES, "regelu2: 2-bit backward (LowMemoryBP)", 0, 0, 1, 0},
-        {OPTION_CHOICE, "attention", 0, &m->attention, ATTENTION_CHOICES, "materialized keeps the softmax weights", 0, 0, 1, 0},
-        {OPTION_CHOICE, "recompute", 0, &m->recompute, RECOMPUTE_CHOICES, "make again in backward rather than keep", 0, 0, 1, 0},
+        METHOD_OPTIONS(m),
         {OPTION_GROUP, "Images", 0, NULL, NULL, NULL, 0, 0, 0, 0},
         {OPTION_TEXT, "classes", 0, &o->classes, "LIST", "only these classes, renumbered, e.g. 0-4,7", 0, 0, 1, 0},
         {OPTION_INT, "image-size", 0, &o->image_size, "N", "pixels (0: the checkpoint's own)", 0, 4096, 1, 0},
@@ -148,8 +112,7 @@ typedef struct {
     Linear *qkv, *proj, *fc1, *fc2;
     Acts in, again;          // as forward makes them; as backward finds them (the same place, or made again)
     floatx *dact, *dn2, *d_o, *dqkv, *dn1;   // gradients: [T, mlp], [T, C], [T, C], [T, 3C], [T, C]
-    floatx *razor_values[4]; // q, k, v, probs as BackRazor keeps them with materialized attention: values + mask
-    uint32_t *razor_mask[4];
+    Razor razor;             // q, k, v, probs as BackRazor keeps them with materialized attention
 } Layer;
 
 typedef struct {
@@ -301,9 +264,9 @@ static void vit_plan_layer(Vit* v, int i) {
         char name[48];
         int n = (int)(k < 3 ? t * C : H * t * t);
         snprintf(name, sizeof name, "%s, values", names[k]);
-        plan_add(p, REGION_KEPT, i, name, B, topk_capacity(n, o->prune), fx, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor_values[k], NULL);
+        plan_add(p, REGION_KEPT, i, name, B, topk_capacity(n, o->prune), fx, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor.values[k], NULL);
         snprintf(name, sizeof name, "%s, mask", names[k]);
-        plan_add(p, REGION_KEPT, i, name, B, topk_words(n), 4, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor_mask[k], NULL);
+        plan_add(p, REGION_KEPT, i, name, B, topk_words(n), 4, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor.mask[k], NULL);
     }
     plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[OP_FC2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
     plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
@@ -349,7 +312,7 @@ static void vit_plan(Vit* v) {
     int64_t B = v->o.batch, T = B * v->tokens, C = c->width, n = v->grid * v->grid, P = c->channels * c->patch * c->patch;
     int head = tick_head(v), end = tick_end(v), fx = floatx_bytes(v), back = v->deep ? end : -1;
     v->method.shear.o = v->o.method;
-    v->method.shear.tokens = v->tokens;
+    v->method.tokens = v->method.shear.tokens = v->tokens;
     v->method.batch = v->o.batch;
     params_plan(&v->params, p, v->o.method.preset, v->o.update.optimizer, fx, !v->learning);
     plan_add(p, REGION_SCRATCH, -1, "stored images", B * v->raw_channels, (int64_t)v->raw_height * v->raw_width, 1, 0, 0, (void**)&v->raw, NULL);
@@ -411,8 +374,7 @@ static void vit_free(Vit* v) {
 }
 
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
-static void vit_allocate(Vit* v) {
-    v->arena = arena_allocate(&v->plan);
+static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
@@ -431,6 +393,11 @@ static void vit_allocate(Vit* v) {
     method_start(&v->method);
 }
 
+static void vit_allocate(Vit* v) {
+    v->arena = arena_allocate(&v->plan);
+    vit_connect(v);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward
 
@@ -444,16 +411,7 @@ static void attention_forward(Vit* v, Layer* l, Acts* a, int b) {
         return;
     }
     attention_materialized_forward(a->o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
-    if (!v->method.shear.storing || !l->razor_values[0]) return;
-    timer_start(TIME_SHEAR);
-    float* threshold = v->method.shear.threshold;
-    for (int k = 0; k < 4; k++) {
-        int n = k < 3 ? t * C : h * t * t;
-        if (k < 3) columns_gather(a->part, a->qkv, v->thirds + k, 1, C, b * t, 3 * C);
-        const floatx* x = k < 3 ? a->part : a->probs;
-        topk_threshold(threshold, x, v->o.method.prune, b, n);
-        topk_pack(l->razor_values[k], l->razor_mask[k], x, threshold, topk_capacity(n, v->o.method.prune), b, n);
-    }
+    if (v->method.shear.storing && l->razor.values[0]) razor_keep(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
 }
 
 // One block: out [b*tokens, C] from a->x; every other tensor of `a` is written on the way. out NULL: only what backward needs.
@@ -521,11 +479,8 @@ static void attention_backward(Vit* v, Layer* l, int b) {
         attention_flash_backward(l->dqkv, l->d_o, a->o, a->lse, a->qkv, NULL, none, b, t, h, d, v->work);
         return;
     }
-    for (int k = 0; l->razor_values[0] && k < 4; k++) {
-        int n = k < 3 ? t * C : h * t * t;
-        topk_unpack(k < 3 ? a->part : a->probs, l->razor_values[k], l->razor_mask[k], topk_capacity(n, v->o.method.prune), b, n);
-        if (k < 3) columns_scatter(a->qkv, a->part, v->thirds + k, 1, C, b * t, 3 * C);
-    }
+    if (l->razor.values[0]) razor_restore(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
+    timer_start(TIME_ATTENTION);
     attention_materialized_backward(l->dqkv, l->d_o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
 }
 
@@ -651,12 +606,52 @@ static Crop crop_random(const Vit* v, uint32_t epoch, int32_t index) {
 // ---------------------------------------------------------------------------------------------------------------------
 // One step, and an evaluation
 
-typedef struct { double loss, norm, rate; } StepResult;
+typedef struct {
+    double loss, norm, rate;
+    char broke[96];          // where a number that is not finite came up first, "" where all are; then nothing was updated
+} StepResult;
+
+static int all_finite(const float* device, size_t n) {
+    float* x = host_view_open((float*)device, n);
+    size_t i = 0;
+    while (i < n && isfinite(x[i])) i++;
+    host_view_close(x, (float*)device, n, 0);
+    return i == n;
+}
+
+// Right after a forward pass whose loss is not finite: which layer's output is the first that is not. Without backward the layers share
+// their memory, so that only the last output is left to look at.
+static void find_broken_layer(const Vit* v, char* where, size_t size) {
+    size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
+    int layers = v->config.layers, last = all_finite(v->last, n);
+    if (last) snprintf(where, size, "in the classifier");
+    else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
+    else snprintf(where, size, "below the classifier");
+    for (int i = layers - 1; v->deep && i >= 0; i--) {
+        if (all_finite(v->layer[i].in.x, n)) continue;
+        if (i) snprintf(where, size, "in the output of layer %d", i - 1);
+        else snprintf(where, size, "in the embedding");
+    }
+}
+
+// After a backward pass: the first gradient, on the way back, that is not finite. Parameters are in the order of the forward pass.
+static void find_broken_gradient(const Vit* v, char* where, size_t size) {
+    snprintf(where, size, "in the sum of the gradients");
+    for (int i = v->params.count - 1; i >= 0; i--) {
+        const Param* p = &v->params.param[i];
+        size_t n;
+        const float* g = param_gradient(&v->method, p, &n);
+        if (!g || all_finite(g, n)) continue;
+        if (p->layer < 0) snprintf(where, size, "in the gradient of %s", p->name);
+        else snprintf(where, size, "in the gradient of layer %d, %s", p->layer, p->name);
+        return;
+    }
+}
 
 static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_t step, int64_t total) {
     const VitOptions* o = &v->o;
     Shear* s = &v->method.shear;
-    StepResult r = {0, 0, learning_rate(&o->update, step, total)};
+    StepResult r = {0, 0, learning_rate(&o->update, step, total), ""};
     int b = o->batch;
     Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
     float* losses = (float*)allocate((size_t)b, sizeof *losses);
@@ -671,21 +666,29 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
         cross_entropy(v->losses, v->correct, v->dlogits, v->logits, v->labels, 1.0f / ((float)b * (float)o->accumulate), b, v->config.classes);
         device_download(losses, v->losses, (size_t)b * sizeof *losses);
         for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
+        if (!isfinite(r.loss)) {
+            find_broken_layer(v, r.broke, sizeof r.broke);
+            break;
+        }
         vit_backward(v, b);
     }
     s->storing = 0;
-    method_measure(&v->method, step);
-    timer_start(TIME_OPTIMIZER);
-    r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
-    if (isfinite(r.loss) && isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
+    if (!*r.broke) {
+        method_measure(&v->method, step);
+        timer_start(TIME_OPTIMIZER);
+        r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
+        if (isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
+        else find_broken_gradient(v, r.broke, sizeof r.broke);
+    }
     timer_stop();
     free(crops);
     free(losses);
     return r;
 }
 
-// Accuracy on a split; logits (NULL allowed): a file that receives them.
-static double vit_evaluate(Vit* v, const Split* split, FILE* logits, double* mean_loss) {
+// Accuracy on a split, and the mean loss (NULL allowed). scored = 0: its labels are not of the model's classes, and both are 0.
+// logits (NULL allowed): a file that receives them.
+static double vit_evaluate(Vit* v, const Split* split, int scored, FILE* logits, double* mean_loss) {
     int b = v->o.batch, classes = v->config.classes;
     Loader* loader = loader_open(split, v->raw_channels, v->raw_height, v->raw_width, b, 0, 0, 0);
     Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
@@ -697,11 +700,13 @@ static double vit_evaluate(Vit* v, const Split* split, FILE* logits, double* mea
     for (int i = 0; i < b; i++) crops[i] = crop_centre(v);
     for (Batch batch = loader_next(loader); batch.count; batch = loader_next(loader)) {
         size_t n = (size_t)batch.count;
-        vit_forward(v, batch.raw, batch.label, crops, batch.count);
-        cross_entropy(v->losses, v->correct, NULL, v->logits, v->labels, 0, batch.count, classes);
-        device_download(correct, v->correct, n * sizeof *correct);
-        device_download(losses, v->losses, n * sizeof *losses);
-        for (size_t i = 0; i < n; i++) {
+        vit_forward(v, batch.raw, scored ? batch.label : NULL, crops, batch.count);
+        if (scored) {
+            cross_entropy(v->losses, v->correct, NULL, v->logits, v->labels, 0, batch.count, classes);
+            device_download(correct, v->correct, n * sizeof *correct);
+            device_download(losses, v->losses, n * sizeof *losses);
+        }
+        for (size_t i = 0; scored && i < n; i++) {
             right += correct[i];
             loss += losses[i];
         }
@@ -778,8 +783,7 @@ static void vit_load(Vit* v, const VitConfig* file) {
     free(lines);
 }
 
-// A new network: matrices, class token and positions from a normal distribution of standard deviation 0.02 cut at two of them (Box-Muller
-// over Philox, stream INIT, index = parameter << 40 + element), norms 1, biases and the head 0.
+// A new network: matrices, class token and positions from a normal distribution, norms 1, biases and the head 0.
 static void vit_initialise(Vit* v) {
     for (int i = 0; i < v->params.count; i++) {
         Param* p = &v->params.param[i];
@@ -788,9 +792,7 @@ static void vit_initialise(Vit* v) {
         for (size_t j = 0; j < n; j++) {
             w[j] = p->kind == PARAM_NORM;
             if (p->kind != PARAM_MATRIX && p->kind != PARAM_PATCH && p->kind != PARAM_EMBEDDING) continue;
-            Philox r = philox((uint64_t)v->o.method.seed, STREAM_INIT, 0, ((uint64_t)i << 40) + j);
-            double normal = sqrt(-2 * log(1 - (double)philox_uniform(r.v[0]))) * cos(2 * M_PI * philox_uniform(r.v[1]));
-            w[j] = (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
+            w[j] = initial_value((uint64_t)v->o.method.seed, i, j);
         }
         host_view_close(w, p->w, n, 1);
     }
@@ -806,13 +808,24 @@ static void vit_save(Vit* v, const char* dir, const char* name) {
     free(from);
 }
 
+static char* state_path(const char* run) { return format_string("%s/state/state.safetensors", run); }
+
 // What a later run needs: the model for others, the state for --resume.
 static void vit_save_run(Vit* v, int64_t steps_done, double best) {
     if (!v->o.out) return;
     vit_save(v, v->o.out, "model");
-    char* state = format_string("%s/state/state.safetensors", v->o.out);
+    char* state = state_path(v->o.out);
     state_save(&v->method, &v->params, state, steps_done, best);
     free(state);
+}
+
+// NULL, or the name of a parameter that is not finite: such a model is never saved.
+static const char* vit_broken(const Vit* v) {
+    for (int i = 0; i < v->params.count; i++) {
+        const Param* p = &v->params.param[i];
+        if (!all_finite(p->w, (size_t)p->rows * (size_t)p->cols)) return p->name;
+    }
+    return NULL;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -825,59 +838,33 @@ static Vit vit_planned(const VitOptions* o, const VitConfig* c, const Images* d,
 }
 
 static void vit_print_plan(const VitOptions* o, const VitConfig* c, const Images* d) {
-    static const char* const presets[] = {"full", "head", "bitfit", "backrazor", "prebr", "prebr++"};
     VitOptions full_options = *o;
-    full_options.method.preset = METHOD_FULL;
-    full_options.method.gelu = GELU_EXACT;
-    full_options.method.recompute = RECOMPUTE_NONE;
-    full_options.method.attention = ATTENTION_FLASH;
+    method_make_full(&full_options.method);
     Vit v = vit_planned(o, c, d, 1), full = vit_planned(&full_options, c, d, 1);
     printf("%d layers, %d wide, patch %d, %d px: %d tokens; batch %d; %s activations; method %s\n", c->layers, c->width, c->patch, c->image_size,
-           v.tokens, o->batch, floatx_bytes(&v) == 2 ? "bf16" : "fp32", presets[o->method.preset]);
+           v.tokens, o->batch, floatx_bytes(&v) == 2 ? "bf16" : "fp32", preset_name(o->method.preset));
     plan_print(&v.plan, &full.plan, c->layers);
     vit_free(&v);
     vit_free(&full);
 }
 
-// "6G", "512M", "800000000": bytes, in powers of 1024.
-static size_t parse_bytes(const char* text) {
-    char* end;
-    double x = strtod(text, &end);
-    const char* units = "KMGT";
-    const char* unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    if (unit) {
-        x *= pow(1024, 1 + (int)(unit - units));
-        end++;
-    }
-    int ends_well = !strcmp(end, "") || !strcmp(end, "B") || !strcmp(end, "iB");
-    if (end == text || !ends_well || !(x > 0 && x < 1e18))
-        usage_error("--budget: \"%s\" is not a size such as 6G or 800M", text);
-    return (size_t)x;
+typedef struct {
+    VitOptions* o;
+    const VitConfig* c;
+    const Images* d;
+} BudgetCase;
+
+static size_t vit_plan_bytes(const void* context) {
+    const BudgetCase* a = (const BudgetCase*)context;
+    Vit v = vit_planned(a->o, a->c, a->d, 1);
+    size_t bytes = v.plan.bytes;
+    vit_free(&v);
+    return bytes;
 }
 
-// Chooses --gelu and --recompute, the quickest first, so that the arena fits the budget.
 static void vit_fit_budget(VitOptions* o, const VitConfig* c, const Images* d) {
-    static const char* const recompute_name[] = {"none", "attention", "block"};
-    size_t budget = parse_bytes(o->budget), least = SIZE_MAX;
-    char a[32], b[32];
-    int asked_gelu = o->method.gelu;
-    for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
-        for (int gelu = asked_gelu; gelu <= GELU_REGELU2; gelu++) {
-            if (recompute != RECOMPUTE_NONE && o->method.preset == METHOD_BACKRAZOR && o->method.attention == ATTENTION_MATERIALIZED) continue;
-            o->method.recompute = recompute;
-            o->method.gelu = gelu;
-            Vit v = vit_planned(o, c, d, 1);
-            size_t bytes = v.plan.bytes;
-            vit_free(&v);
-            if (bytes < least) least = bytes;
-            if (bytes > budget) continue;
-            printf("budget %s: --gelu %s --recompute %s needs %s\n", human_bytes(budget, a), gelu == GELU_EXACT ? "exact" : "regelu2",
-                   recompute_name[recompute], human_bytes(bytes, b));
-            return;
-        }
-    }
-    trouble("the smallest setting needs %s, %zu bytes more than --budget %s; try a smaller --batch with --accumulate", human_bytes(least, a),
-            least - budget, o->budget);
+    BudgetCase a = {o, c, d};
+    fit_budget(&o->method, o->budget, vit_plan_bytes, &a);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -885,11 +872,7 @@ static void vit_fit_budget(VitOptions* o, const VitConfig* c, const Images* d) {
 
 static void vit_check(const VitOptions* o, const VitConfig* c) {
     if (c->image_size < c->patch) usage_error("--image-size %d is less than one patch (%d)", c->image_size, c->patch);
-    if (o->method.preset == METHOD_PREBRPP && (c->width % o->method.column_block || c->mlp % o->method.column_block))
-        usage_error("--column-block %d does not divide the widths %d and %d of the model", o->method.column_block, c->width, c->mlp);
-    if (o->method.preset == METHOD_BACKRAZOR && o->method.attention == ATTENTION_MATERIALIZED && o->method.recompute != RECOMPUTE_NONE)
-        usage_error("--method backrazor --attention materialized keeps its own pruned q, k, v and softmax weights: use --recompute none");
-    if (o->precision == PRECISION_BF16 && !o->plan) usage_error("--precision bf16: the CPU computes in fp32; with --plan it shows what a GPU would need");
+    method_check(&o->method, c->width, c->mlp, o->precision, o->plan);
 }
 
 static Images images_of_data(const VitOptions* o) {
@@ -900,8 +883,11 @@ static Images images_of_data(const VitOptions* o) {
 static void run_eval(VitOptions* o, VitConfig* file) {
     Images data = images_of_data(o);
     if (!data.test.count) trouble("%s has no test split to evaluate on", data.path);
-    if (data.classes != file->classes)
-        trouble("%s: the model knows %d classes but %s has %d; fine-tune it first", o->model, file->classes, data.path, data.classes);
+    int comparable = data.classes == file->classes;
+    if (!file->classes) trouble("%s: the model has no classifier; fine-tune it first", o->model);
+    if (!comparable && !o->logits)
+        trouble("%s: the model knows %d classes but %s has %d; fine-tune it first, or ask for its --logits alone", o->model, file->classes, data.path,
+                data.classes);
     VitConfig c = *file;
     if (o->image_size) c.image_size = o->image_size;
     vit_check(o, &c);
@@ -909,9 +895,12 @@ static void run_eval(VitOptions* o, VitConfig* file) {
     vit_allocate(&v);
     vit_load(&v, file);
     FILE* logits = o->logits ? file_create(o->logits) : NULL;
-    double loss, start = device_seconds(), accuracy = vit_evaluate(&v, &data.test, logits, &loss), seconds = device_seconds() - start;
+    double loss, start = device_seconds(), accuracy = vit_evaluate(&v, &data.test, comparable, logits, &loss), seconds = device_seconds() - start;
     if (logits) file_finish(logits, o->logits);
-    printf("%d test images: accuracy %.2f %%, loss %.4f, %.1f images/s\n", data.test.count, 100 * accuracy, loss, data.test.count / seconds);
+    printf("%d test images: ", data.test.count);
+    if (comparable) printf("accuracy %.2f %%, loss %.4f, ", 100 * accuracy, loss);
+    else printf("logits of %d classes, ", file->classes);
+    printf("%.1f images/s\n", data.test.count / seconds);
     vit_free(&v);
     images_close(&data);
 }
@@ -919,7 +908,8 @@ static void run_eval(VitOptions* o, VitConfig* file) {
 static void run_predict(VitOptions* o, VitConfig* file) {
     Photo photo;
     const char* reason = photo_read(o->predict, &photo);
-    if (reason) trouble("%s: %s", o->predict, reason);
+    if (reason) trouble("%s: %s; name a JPEG, PNG, BMP or PNM photo", o->predict, reason);
+    if (!file->classes) trouble("%s: the model has no classifier; fine-tune it first", o->model);
     VitConfig c = *file;
     if (o->image_size) c.image_size = o->image_size;
     o->batch = 1;
@@ -950,48 +940,12 @@ static void run_predict(VitOptions* o, VitConfig* file) {
     vit_free(&v);
 }
 
-// Where a number first went wrong, for a person who wants to know.
-static void describe_divergence(const Vit* v, char* text, size_t size) {
-    size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
-    float* x = (float*)allocate(n, sizeof *x);
-    snprintf(text, size, "in backward");
-    for (int i = 0; v->deep && i < v->config.layers; i++) {
-        device_download(x, v->layer[i].in.x, n * sizeof *x);
-        size_t j = 0;
-        while (j < n && isfinite(x[j])) j++;
-        if (j == n) continue;
-        if (i) snprintf(text, size, "in the forward pass of layer %d", i - 1);
-        else snprintf(text, size, "in the embedding");
-        break;
-    }
-    free(x);
-}
-
-static void print_summary(const Vit* v, int64_t steps, double accuracy, double best, double seconds, double samples) {
-    char a[32], b[32], c[32];
-    double total = 0;
-    for (int part = 0; part < TIME_PARTS; part++) total += timer_seconds(part);
-    printf("\n  steps                %lld\n", (long long)steps);
-    if (!isnan(accuracy)) printf("  test accuracy        %.2f %% (best %.2f %%)\n", 100 * accuracy, 100 * best);
-    printf("  time                 %.1f s, %.1f images/s in training\n", seconds, samples / total);
-    printf("  kept for backward    %s\n", human_bytes(plan_region_bytes(&v->plan, REGION_KEPT), a));
-    printf("  arena = planned peak %s; the process held %s\n", human_bytes(v->plan.bytes, b), human_bytes(process_peak_bytes(), c));
-    printf("  time of steps       ");
-    for (int part = 0; part < TIME_PARTS; part++) printf(" %s %.1f %%", timer_part_name(part), 100 * timer_seconds(part) / total);
-    printf("\n");
-}
-
-// Bytes kept for backward in this step, as they are: the plan's, with the pools counted by what is drawn.
-static size_t vit_kept_bytes(const Vit* v) {
-    size_t sum = plan_region_bytes(&v->plan, REGION_KEPT);
-    for (int g = 0; g < v->method.groups; g++) {
-        const Group* group = &v->method.group[g];
-        const Linear* first = &v->method.linear[g];
-        if (!group->arms || first->at_hand) continue;
-        sum -= plan_kept_bytes(&v->plan, group_pool_name(g), -1);
-        for (int i = 0; i < v->config.layers; i++) sum += linear_kept_bytes(&v->method.shear, &v->method.linear[4 * i + g], v->o.batch);
-    }
-    return sum;
+// The end of a run in which a number is not finite any more. saved: the last step whose state is on disk, or -1.
+NORETURN static void stop_diverged(const Vit* v, int64_t step, const char* what, const char* where, int64_t saved) {
+    char kept[96] = "nothing is saved, for lack of --out";
+    if (v->o.out && saved >= 0) snprintf(kept, sizeof kept, "the last good state, after step %lld, is saved", (long long)saved);
+    else if (v->o.out) snprintf(kept, sizeof kept, "there was no good state to save");
+    trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
 }
 
 static int run_training(VitOptions* o, Option* table, VitConfig* file) {
@@ -1014,13 +968,14 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
            c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
            human_bytes(v.plan.bytes, bytes));
     vit_allocate(&v);
-    int64_t step = 0;
+    int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double accuracy = NAN, best = -1;
+    char* state = o->out ? state_path(o->out) : NULL;
     if (o->resume) {
-        char* state = format_string("%s/state/state.safetensors", o->resume);
+        if (access(state, F_OK)) trouble("%s: there is none: the run stopped before its first save; start it again with --overwrite", state);
         state_load(&v.method, &v.params, state, &step, &best);
-        free(state);
-        printf("resuming after step %lld of %lld\n", (long long)step, (long long)total);
+        saved = step;
+        printf("resuming after step %lld of %lld%s\n", (long long)step, (long long)total, step < total ? "" : ": nothing is left to do");
     } else if (o->from_scratch) {
         vit_initialise(&v);
     } else {
@@ -1029,8 +984,10 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     if (o->out) directory_make(o->out);
     else printf("nothing will be saved: no --out was given\n");
 
-    Log* log = log_open(o->out, step, total, o->log_every, o->overwrite);
+    signals_watch();
+    Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
+        remove(state);   // of an overwritten run: it does not belong to these options
         char* path = format_string("%s/options.txt", o->out);
         FILE* f = file_create(path);
         options_write(table, f);
@@ -1040,7 +997,6 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         directory_make(path);
         free(path);
     }
-    signals_watch();
     Loader* loader = loader_open(&data.train, data.channels, data.height, data.width, o->batch, 1, (uint64_t)o->method.seed, step * o->accumulate);
     double start = device_seconds(), samples = 0;
     int status = 0;
@@ -1049,31 +1005,39 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         double t0 = device_seconds();
         StepResult r = vit_step(&v, loader, batches, step, total);
         double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
-        if (!isfinite(r.loss) || !isfinite(r.norm)) {
-            char where[96];
-            describe_divergence(&v, where, sizeof where);
-            vit_save_run(&v, step, best);
+        if (*r.broke) {
+            if (!vit_broken(&v)) {
+                vit_save_run(&v, step, best);
+                saved = step;
+            }
             log_close(log);
-            trouble("step %lld: loss %g, gradient norm %g: not finite %s; stopped before the update%s; try a smaller --lr or more --warmup", (long long)(step + 1),
-                    r.loss, r.norm, where, o->out ? ", the last good state is saved" : "");
+            stop_diverged(&v, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
         }
         step++;
         samples += n;
-        int last = step == total;
+        int last = step == total, evaluates = data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0);
+        int stopped = signal_seen(), saves = last || stopped || step % save_every == 0;
+        const char* broken = saves || evaluates ? vit_broken(&v) : NULL;
+        if (broken) {
+            log_close(log);
+            stop_diverged(&v, step, broken, "after its update", saved);
+        }
         accuracy = NAN;
-        if (data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0)) {
+        if (evaluates) {
             timer_enable(0);
-            accuracy = vit_evaluate(&v, &data.test, NULL, NULL);
+            accuracy = vit_evaluate(&v, &data.test, 1, NULL, NULL);
             timer_enable(1);
         }
-        LogLine line = {step, (double)(step * o->accumulate) / batches, r.loss, r.rate, r.norm, accuracy, 1e3 * seconds, n / seconds, vit_kept_bytes(&v), v.plan.bytes};
+        LogLine line = {step, (double)(step * o->accumulate) / batches, r.loss, r.rate, r.norm, accuracy, 1e3 * seconds, n / seconds, method_kept_bytes(&v.method, &v.plan), v.plan.bytes};
         log_step(log, &line);
         if (accuracy > best) {
             best = accuracy;
             if (o->out) vit_save(&v, o->out, "model-best");
         }
-        int stopped = signal_seen();
-        if (last || stopped || step % save_every == 0) vit_save_run(&v, step, best);
+        if (saves) {
+            vit_save_run(&v, step, best);
+            saved = step;
+        }
         if (stopped && !last) {
             log_message(log, "signal %d: stopped after step %lld%s", stopped, (long long)step,
                         o->out ? "; go on with --resume" : "; nothing was saved, for lack of --out");
@@ -1083,13 +1047,15 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     }
     log_close(log);
     loader_close(loader);
-    print_summary(&v, step, accuracy, best, device_seconds() - start, samples);
+    if (samples > 0) print_summary(&v.plan, "test accuracy", "images", step, accuracy, best, device_seconds() - start, samples);
+    free(state);
     vit_free(&v);
     images_close(&data);
     return status;
 }
 
 int main(int argc, char** argv) {
+    device_prepare(argv);
     VitOptions o = vit_defaults();
     Option table[OPTION_ROWS];
     vit_options(table, &o);
@@ -1098,8 +1064,12 @@ int main(int argc, char** argv) {
         char* path = format_string("%s/options.txt", o.resume);
         options_resume(table, path);
         free(path);
+        if (option_find(table, "out")->given && strcmp(o.out, o.resume)) usage_error("--resume %s goes on in %s: leave out --out", o.resume, o.resume);
         o.out = o.resume;
     }
+    if (o.resume && (o.eval || o.predict)) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
+    if (o.logits && !o.eval) usage_error("--logits are written by --eval: add it");
+    fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
     directory_recover(o.model);

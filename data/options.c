@@ -354,7 +354,7 @@ static char* resume_option(Option* o, const char* text, const char* path) {
 
 void options_resume(Option* table, const char* path) {
     FILE* f = fopen(path, "r");
-    if (!f) trouble("%s: %s", path, strerror(errno));
+    if (!f) trouble("%s: %s; a run that can go on has its options there", path, strerror(errno));
     int count = 0;
     while (table[count].kind != OPTION_END) count++;
     char* seen = allocate((size_t)count + 1, 1);

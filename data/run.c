@@ -272,6 +272,7 @@ void signals_watch(void) {
     struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN);   // a file that may not grow is then an error of the write, like a full disk
 }
 
 int signal_seen(void) { return seen; }

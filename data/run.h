@@ -50,7 +50,7 @@ void directory_replace(const char* from, const char* to);
 // Finishes or undoes a directory_replace that a crash interrupted; called before reading `to`.
 void directory_recover(const char* to);
 
-// SIGINT and SIGTERM are noted; 0, or the signal that arrived. A second one ends the program at once.
+// SIGINT and SIGTERM are noted; 0, or the signal that arrived. A second one ends the program at once. SIGXFSZ is ignored.
 void signals_watch(void);
 int signal_seen(void);
 

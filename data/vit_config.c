@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "hub.h"
 #include "json.h"
 #include "vit_names.h"
 
@@ -48,42 +49,7 @@ static int square_size(const char* path, const cJSON* object, const char* name, 
     return (int)width->valuedouble;
 }
 
-static void must_equal(const char* path, const char* name, int said, const char* weights, int64_t found) {
-    if (said != found)
-        trouble("%s: %s is %d, but %s has %lld; the two files do not belong together", path, name, said, weights,
-                (long long)found);
-}
-
-// The head's rows in the file, 0 where there is no head.
-static int head_rows(const Safetensors* s, const char* name) {
-    const Tensor* t = safetensors_find(s, name);
-    if (!t) return 0;
-    if (t->ndim != 2 || t->shape[0] < 1 || t->shape[0] > MOST_CLASSES)
-        trouble("%s: tensor '%s' is not a classifier's matrix", s->path, name);
-    return (int)t->shape[0];
-}
-
 // ---- Hugging Face ----
-
-// id2label: {"0": "cat", "1": "dog"}, in any order. NULL where the names are the LABEL_0, LABEL_1 that stand for no names.
-static char** class_names(const char* path, const cJSON* labels, int classes) {
-    char** name = allocate((size_t)classes, sizeof *name);
-    int nameless = 0;
-    const cJSON* item;
-    cJSON_ArrayForEach(item, labels) {
-        char *end, standard[24];
-        long id = strtol(item->string, &end, 10);
-        if (end == item->string || *end || id < 0 || id >= classes || name[id] || !cJSON_IsString(item))
-            trouble("%s: id2label: \"%s\" is not a class from 0 to %d with one name", path, item->string, classes - 1);
-        name[id] = format_string("%s", item->valuestring);
-        snprintf(standard, sizeof standard, "LABEL_%ld", id);
-        nameless += !strcmp(standard, name[id]);
-    }
-    if (nameless < classes) return name;
-    for (int i = 0; i < classes; i++) free(name[i]);
-    free(name);
-    return NULL;
-}
 
 static void hf_classes(VitConfig* c, const char* path, const cJSON* config, const Safetensors* s) {
     const cJSON *labels = json_member(config, "id2label"), *kinds = json_member(config, "architectures");
@@ -91,11 +57,11 @@ static void hf_classes(VitConfig* c, const char* path, const cJSON* config, cons
     if (labels && !cJSON_IsObject(labels)) trouble("%s: id2label is not an object; {\"0\": \"name\", ...} is expected", path);
     int named = cJSON_GetArraySize(labels);
     int said = named ? named : json_int(path, config, "num_labels", 0, 0, MOST_CLASSES);
-    if (s) c->classes = head_rows(s, "classifier.weight");
+    if (s) c->classes = hub_head_rows(s, "classifier.weight", MOST_CLASSES);
     else if (kind && strcmp(kind, "ViTForImageClassification")) c->classes = 0;
     else c->classes = said ? said : 2;   // 2 is what transformers takes where nothing is said
-    if (c->classes && said) must_equal(path, "the number of labels", said, "the classifier", c->classes);
-    if (c->classes && named) c->class_name = class_names(path, labels, c->classes);
+    if (c->classes && said) hub_must_equal(path, "the number of labels", said, "the classifier", c->classes);
+    if (c->classes && named) c->class_name = hub_class_names(path, labels, c->classes);
 }
 
 // preprocessor_config.json, where there is one; the whole image is resized unless it says otherwise.
@@ -197,7 +163,7 @@ static void timm_sizes_of_tensors(VitConfig* c, const char* path, const Safetens
     c->qkv_bias = safetensors_find(s, "blocks.0.attn.qkv.bias") != NULL;
     c->class_token = safetensors_find(s, "cls_token") != NULL;
     c->norm_before_pool = !safetensors_find(s, "fc_norm.weight");
-    c->classes = head_rows(s, "head.weight");
+    c->classes = hub_head_rows(s, "head.weight", MOST_CLASSES);
 
     int rows = (int)shaped(s, "pos_embed", 3, MOST_IMAGE * MOST_IMAGE / 4)->shape[1];
     int grid = (int)sqrt(rows - c->class_token), whole = (int)sqrt(rows);
@@ -293,11 +259,11 @@ static void timm_config(VitConfig* c, const char* path, const cJSON* config, con
     said = json_int(path, config, "num_classes", said, 0, MOST_CLASSES);
     if (s) {
         timm_sizes_of_tensors(c, path, s);
-        must_equal(path, "model_args.depth", json_int(path, args, "depth", c->layers, 1, MOST_LAYERS), "the file of weights",
+        hub_must_equal(path, "model_args.depth", json_int(path, args, "depth", c->layers, 1, MOST_LAYERS), "the file of weights",
                    c->layers);
-        must_equal(path, "model_args.embed_dim", json_int(path, args, "embed_dim", c->width, 1, MOST_WIDTH),
+        hub_must_equal(path, "model_args.embed_dim", json_int(path, args, "embed_dim", c->width, 1, MOST_WIDTH),
                    "the file of weights", c->width);
-        if (c->classes && said >= 0) must_equal(path, "num_classes", said, "the head", c->classes);
+        if (c->classes && said >= 0) hub_must_equal(path, "num_classes", said, "the head", c->classes);
     } else {
         timm_sizes_of_name(c, path, name, args, pretrained);
         c->classes = said < 0 ? 1000 : said;
@@ -325,19 +291,6 @@ static void check_sizes(const VitConfig* c, const char* dir) {
             trouble("%s: the standard deviation of channel %d is %g; a positive number is expected", dir, i, c->std[i]);
 }
 
-static void check_weights_file(const char* dir, const char* weights) {
-    static const char* const others[] = {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-                                         "tf_model.h5", "flax_model.msgpack"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        char* other = format_string("%s/%s", dir, others[i]);
-        if (!access(other, F_OK))
-            trouble("%s is missing, but there is %s; scripts/convert_checkpoint.py makes the one of the other", weights,
-                    others[i]);
-        free(other);
-    }
-    trouble("%s is missing; a model directory holds config.json and model.safetensors", weights);
-}
-
 VitConfig vit_config_read(const char* dir, int need_weights) {
     VitConfig c = {0};
     Safetensors s = {0};
@@ -356,7 +309,7 @@ VitConfig vit_config_read(const char* dir, int need_weights) {
             trouble("%s is %s, but the tensors of %s have the other's names; the two files do not belong together", path,
                     timm ? "timm's" : "Hugging Face's", weights);
     } else if (need_weights) {
-        check_weights_file(dir, weights);
+        hub_no_weights(dir, weights);
     }
     if (timm) timm_config(&c, path, config, present ? &s : NULL);
     else hf_config(&c, dir, path, config, present ? &s : NULL);

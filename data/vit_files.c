@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "hub.h"
 #include "json.h"
 #include "vit_names.h"
 
@@ -57,52 +58,6 @@ static void resample_grid(float* out, const float* in, int from, int to, int C) 
 
 // ---- reading ----
 
-// Lines for the user, one after the other in one string.
-static void __attribute__((format(printf, 2, 3))) add_line(char** lines, const char* format, ...) {
-    char* line;
-    va_list arguments;
-    va_start(arguments, format);
-    if (vasprintf(&line, format, arguments) < 0) trouble("out of memory for a line of text; close other programs");
-    va_end(arguments);
-    char* longer = format_string("%s%s\n", *lines, line);
-    free(line);
-    free(*lines);
-    *lines = longer;
-}
-
-static void check_shape(const Safetensors* s, const Tensor* x, const VitSlot* slot) {
-    char found[200] = "", expected[200] = "";
-    if (x->ndim == slot->ndim && !memcmp(x->shape, slot->shape, (size_t)x->ndim * sizeof *x->shape)) return;
-    for (int i = 0, n = 0; i < x->ndim; i++)
-        n += snprintf(found + n, sizeof found - n, "%s%lld", i ? ", " : "", (long long)x->shape[i]);
-    for (int i = 0, n = 0; i < slot->ndim; i++)
-        n += snprintf(expected + n, sizeof expected - n, "%s%lld", i ? ", " : "", (long long)slot->shape[i]);
-    trouble("%s: tensor '%s' has shape [%s], config.json makes it [%s]; the two files do not belong together", s->path, x->name,
-            found, expected);
-}
-
-// Tensors that are left over are named, but inside a layer or the patch embedding they would be part of the arithmetic.
-static void report_unused(const Safetensors* s, char** lines) {
-    static const char* const inside[] = {"blocks.", "layer.", "layers.", "patch_embed"};
-    char* list = format_string("%s", "");
-    int count = 0;
-    for (int i = 0; i < s->count; i++) {
-        const char* name = s->tensors[i].name;
-        if (s->tensors[i].used) continue;
-        for (size_t k = 0; k < sizeof inside / sizeof *inside; k++)
-            if (strstr(name, inside[k]))
-                trouble("%s: tensor '%s' has no place in the model of config.json; use a plain ViT and its own config", s->path,
-                        name);
-        if (count++ >= 4) continue;
-        char* longer = format_string("%s%s%s", list, count > 1 ? ", " : "", name);
-        free(list);
-        list = longer;
-    }
-    if (count > 4) add_line(lines, "%s: not used: %s and %d more", s->path, list, count - 4);
-    else if (count) add_line(lines, "%s: not used: %s", s->path, list);
-    free(list);
-}
-
 static void read_position(const Safetensors* s, const Tensor* x, float* out, int prefix, int from, int to, int C) {
     float* grid = allocate((size_t)from * from * C, sizeof *grid);
     safetensors_copy(s, x, out, 0, (int64_t)prefix * C);
@@ -111,6 +66,9 @@ static void read_position(const Safetensors* s, const Tensor* x, float* out, int
     free(grid);
 }
 
+// What no tensor may be part of without being used.
+static const char* const inside[] = {"blocks.", "layer.", "layers.", "patch_embed"};
+
 char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* model, VitTensors* t) {
     char *path = format_string("%s/model.safetensors", dir), *lines = format_string("%s", "");
     Safetensors s = safetensors_open(path);
@@ -118,28 +76,25 @@ char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* 
     int count, from = file->image_size / file->patch, to = model->image_size / model->patch;
     int heads_differ = file->classes != model->classes;
     VitNaming naming = vit_naming(&s, &prefix);
-    VitSlot* slots = vit_slots(file, t, naming, prefix, &count);
+    Slot* slots = vit_slots(file, t, naming, prefix, &count);
 
     if (model->image_size % model->patch || to < 1)
         trouble("%s: images of %d pixels do not divide into patches of %d; choose a multiple", dir, model->image_size,
                 model->patch);
     for (int i = 0; i < count; i++) {
-        VitSlot* slot = &slots[i];
-        Tensor* x = safetensors_find(&s, slot->name);
-        if (!x) trouble("%s: tensor '%s' is missing; the file is not a whole ViT of %d layers", path, slot->name, file->layers);
-        check_shape(&s, x, slot);
-        x->used = 1;
+        Slot* slot = &slots[i];
+        Tensor* x = slot_find(&s, slot, "ViT", file->layers);
         if (slot->data == t->position && from != to) read_position(&s, x, slot->data, file->class_token, from, to, file->width);
         else if (!(heads_differ && (slot->data == t->head_w || slot->data == t->head_b)))
             safetensors_copy(&s, x, slot->data, 0, x->elements);
     }
     if (from != to)
-        add_line(&lines, "%s: position embedding resampled from %d x %d to %d x %d patches", path, from, from, to, to);
+        lines_add(&lines, "%s: position embedding resampled from %d x %d to %d x %d patches", path, from, from, to, to);
     if (heads_differ && file->classes)
-        add_line(&lines, "%s: its head of %d classes is left out, the model has %d and starts a new one", path, file->classes,
+        lines_add(&lines, "%s: its head of %d classes is left out, the model has %d and starts a new one", path, file->classes,
                  model->classes);
-    else if (heads_differ) add_line(&lines, "%s: it has no head, the model starts one of %d classes", path, model->classes);
-    report_unused(&s, &lines);
+    else if (heads_differ) lines_add(&lines, "%s: it has no head, the model starts one of %d classes", path, model->classes);
+    hub_report_unused(&s, "ViT", inside, sizeof inside / sizeof *inside, &lines);
     free(slots);
     free(path);
     safetensors_close(&s);
@@ -154,19 +109,6 @@ static void add_int_list(cJSON* object, const char* name, int n, ...) {
     va_start(values, n);
     for (int i = 0; i < n; i++) cJSON_AddItemToArray(list, cJSON_CreateNumber(va_arg(values, int)));
     va_end(values);
-}
-
-static cJSON* hf_labels(cJSON* config, const VitConfig* c) {
-    cJSON *names = cJSON_AddObjectToObject(config, "id2label"), *ids = cJSON_AddObjectToObject(config, "label2id");
-    for (int i = 0; i < c->classes; i++) {
-        char id[16], standard[24];
-        snprintf(id, sizeof id, "%d", i);
-        snprintf(standard, sizeof standard, "LABEL_%d", i);
-        const char* name = c->class_name ? c->class_name[i] : standard;
-        cJSON_AddStringToObject(names, id, name);
-        cJSON_AddNumberToObject(ids, name, i);
-    }
-    return config;
 }
 
 static cJSON* hf_config(const VitConfig* c) {
@@ -187,7 +129,8 @@ static cJSON* hf_config(const VitConfig* c) {
     cJSON_AddNumberToObject(o, "hidden_dropout_prob", 0);
     cJSON_AddNumberToObject(o, "attention_probs_dropout_prob", 0);
     cJSON_AddStringToObject(o, "torch_dtype", "float32");
-    return c->classes ? hf_labels(o, c) : o;
+    if (c->classes) hub_add_class_names(o, c->class_name, c->classes);
+    return o;
 }
 
 static cJSON* hf_preprocessor(const VitConfig* c) {
@@ -253,11 +196,8 @@ void vit_write(const char* dir, const VitConfig* c, const VitTensors* t) {
     json_write(config, hf ? hf_config(c) : timm_config(c));
     if (hf) json_write(preprocessor, hf_preprocessor(c));
 
-    VitSlot* slots = vit_slots(c, t, hf ? VIT_HF : VIT_TIMM, hf && c->classes ? "vit." : "", &count);
-    SafetensorsWriter* w = safetensors_create(weights);
-    for (int i = 0; i < count; i++) safetensors_declare(w, slots[i].name, DTYPE_F32, slots[i].ndim, slots[i].shape);
-    for (int i = 0; i < count; i++) safetensors_write(w, slots[i].data, (size_t)slots[i].elements * sizeof(float));
-    safetensors_finish(w);
+    Slot* slots = vit_slots(c, t, hf ? VIT_HF : VIT_TIMM, hf && c->classes ? "vit." : "", &count);
+    slots_write(weights, slots, count);
     free(slots);
     free(config);
     free(preprocessor);

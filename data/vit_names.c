@@ -1,5 +1,4 @@
 #include "vit_names.h"
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,66 +20,39 @@ static const char* const fc2[] = {"mlp.fc2", "output.dense", "mlp.fc2"};
 static const char* const norm[] = {"norm", "layernorm", "layernorm"};
 static const char* const head[] = {"head", "classifier", "classifier"};
 
-typedef struct {
-    VitSlot* slot;
-    int count;
-} List;
-
-static void add(List* l, float* data, const char* place, const char* name, const char* suffix, int ndim, ...) {
-    VitSlot* s = &l->slot[l->count++];
-    va_list sizes;
-    snprintf(s->name, sizeof s->name, "%s%s%s", place, name, suffix);
-    s->data = data;
-    s->ndim = ndim;
-    s->elements = 1;
-    va_start(sizes, ndim);
-    for (int i = 0; i < ndim; i++) s->elements *= s->shape[i] = va_arg(sizes, int);
-    va_end(sizes);
-}
-
-static void add_linear(List* l, const char* place, const char* name, float* w, float* b, int rows, int columns) {
-    add(l, w, place, name, ".weight", 2, rows, columns);
-    if (b) add(l, b, place, name, ".bias", 1, rows);
-}
-
-static void add_norm(List* l, const char* place, const char* name, float* w, float* b, int width) {
-    add(l, w, place, name, ".weight", 1, width);
-    add(l, b, place, name, ".bias", 1, width);
-}
-
-static void add_layer(List* l, const VitConfig* c, const struct VitLayer* t, VitNaming n, const char* place) {
+static void add_layer(Slots* l, const VitConfig* c, const struct VitLayer* t, VitNaming n, const char* place) {
     int C = c->width;
-    add_norm(l, place, norm1[n], t->norm1_w, t->norm1_b, C);
+    slots_add_norm(l, place, norm1[n], t->norm1_w, t->norm1_b, C);
     float* b = c->qkv_bias ? t->qkv_b : NULL;
     if (n == VIT_TIMM) {
-        add_linear(l, place, query[n], t->qkv_w, b, 3 * C, C);
+        slots_add_linear(l, place, query[n], t->qkv_w, b, 3 * C, C);
     } else {
         int64_t matrix = (int64_t)C * C;
-        add_linear(l, place, query[n], t->qkv_w, b, C, C);
-        add_linear(l, place, key[n], t->qkv_w + matrix, b ? b + C : NULL, C, C);
-        add_linear(l, place, value[n], t->qkv_w + 2 * matrix, b ? b + 2 * C : NULL, C, C);
+        slots_add_linear(l, place, query[n], t->qkv_w, b, C, C);
+        slots_add_linear(l, place, key[n], t->qkv_w + matrix, b ? b + C : NULL, C, C);
+        slots_add_linear(l, place, value[n], t->qkv_w + 2 * matrix, b ? b + 2 * C : NULL, C, C);
     }
-    add_linear(l, place, proj[n], t->proj_w, t->proj_b, C, C);
-    add_norm(l, place, norm2[n], t->norm2_w, t->norm2_b, C);
-    add_linear(l, place, fc1[n], t->fc1_w, t->fc1_b, c->mlp, C);
-    add_linear(l, place, fc2[n], t->fc2_w, t->fc2_b, C, c->mlp);
+    slots_add_linear(l, place, proj[n], t->proj_w, t->proj_b, C, C);
+    slots_add_norm(l, place, norm2[n], t->norm2_w, t->norm2_b, C);
+    slots_add_linear(l, place, fc1[n], t->fc1_w, t->fc1_b, c->mlp, C);
+    slots_add_linear(l, place, fc2[n], t->fc2_w, t->fc2_b, C, c->mlp);
 }
 
-VitSlot* vit_slots(const VitConfig* c, const VitTensors* t, VitNaming n, const char* prefix, int* count) {
+Slot* vit_slots(const VitConfig* c, const VitTensors* t, VitNaming n, const char* prefix, int* count) {
     int grid = c->image_size / c->patch;
     char place[64];
-    List l = {allocate(8 + 16 * (size_t)c->layers, sizeof(VitSlot)), 0};   // at most 8 outside the layers and 16 in each
+    Slots l = {allocate(8 + 16 * (size_t)c->layers, sizeof(Slot)), 0};   // at most 8 outside the layers and 16 in each
 
-    add(&l, t->patch_w, prefix, patch[n], ".weight", 4, c->width, c->channels, c->patch, c->patch);
-    add(&l, t->patch_b, prefix, patch[n], ".bias", 1, c->width);
-    if (c->class_token) add(&l, t->cls, prefix, cls[n], "", 3, 1, 1, c->width);
-    add(&l, t->position, prefix, position[n], "", 3, 1, c->class_token + grid * grid, c->width);
+    slots_add(&l, t->patch_w, prefix, patch[n], ".weight", 4, c->width, c->channels, c->patch, c->patch);
+    slots_add(&l, t->patch_b, prefix, patch[n], ".bias", 1, c->width);
+    if (c->class_token) slots_add(&l, t->cls, prefix, cls[n], "", 3, 1, 1, c->width);
+    slots_add(&l, t->position, prefix, position[n], "", 3, 1, c->class_token + grid * grid, c->width);
     for (int i = 0; i < c->layers; i++) {
         snprintf(place, sizeof place, "%s%s.%d.", prefix, layers[n], i);
         add_layer(&l, c, &t->layer[i], n, place);
     }
-    add_norm(&l, prefix, n == VIT_TIMM && !c->norm_before_pool ? "fc_norm" : norm[n], t->norm_w, t->norm_b, c->width);
-    if (c->classes) add_linear(&l, "", head[n], t->head_w, t->head_b, c->classes, c->width);
+    slots_add_norm(&l, prefix, n == VIT_TIMM && !c->norm_before_pool ? "fc_norm" : norm[n], t->norm_w, t->norm_b, c->width);
+    if (c->classes) slots_add_linear(&l, "", head[n], t->head_w, t->head_b, c->classes, c->width);
     *count = l.count;
     return l.slot;
 }

@@ -2,7 +2,7 @@
 #ifndef PREBR_VIT_NAMES_H
 #define PREBR_VIT_NAMES_H
 
-#include "safetensors.h"
+#include "hub.h"
 #include "vit_files.h"
 
 C_BEGIN
@@ -13,15 +13,8 @@ typedef enum {
     VIT_HF_MODULE   // [vit.]layers.0.attention.q_proj.weight: transformers 5 saves its own modules' names when asked to
 } VitNaming;
 
-typedef struct {
-    char name[96];
-    float* data;
-    int ndim;
-    int64_t shape[4], elements;
-} VitSlot;
-
 // Every tensor of the model in its order (head only where classes > 0); a fresh array of *count slots. prefix is "" or "vit.".
-VitSlot* vit_slots(const VitConfig* c, const VitTensors* t, VitNaming naming, const char* prefix, int* count);
+Slot* vit_slots(const VitConfig* c, const VitTensors* t, VitNaming naming, const char* prefix, int* count);
 
 // Which naming and prefix a file has; trouble where it is none of them.
 VitNaming vit_naming(const Safetensors* s, const char** prefix);

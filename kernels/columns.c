@@ -40,7 +40,8 @@ static void add_squares(double* restrict sums, const float* restrict x, int n) {
 }
 
 // Block j of x [t, n*width] goes to squares[blocks[j]], or to squares[j] where blocks is NULL.
-static void block_squares(double* squares, const float* x, double beta, const int* blocks, int n, int width, int t, void* scratch) {
+static void block_squares(double* squares, const float* x, double beta, const int* blocks, int n, int width, int t,
+                          void* scratch) {
     double* sums = scratch;
     int parts = tiles(t), columns = n * width;
     #pragma omp parallel if (parts > 1)

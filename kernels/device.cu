@@ -72,6 +72,9 @@ int* device_word(void) {
     return device.word;
 }
 
+// The host has one thread of its own and the loader's; nothing spins.
+void device_prepare(char** argv) {}
+
 const char* device_name(void) {
     static char name[320];
     device_open();

@@ -24,6 +24,12 @@ typedef float floatx;
 
 C_BEGIN
 
+// The first thing in main, with its argv. On the CPU: OpenMP's threads spin for milliseconds between two parallel loops before they sleep, which
+// takes the processor from others, and on a machine that is shared from ourselves (measured: 2.5 times slower beside two busy
+// processes). How long they spin is read from GOMP_SPINCOUNT before main begins, so the program sets it, where neither it nor
+// OMP_WAIT_POLICY is set, and starts itself again.
+void device_prepare(char** argv);
+
 // "cpu, 2 threads, oneDNN 2.6.3" or the like; for the first line of a run.
 const char* device_name(void);
 

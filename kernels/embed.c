@@ -56,9 +56,9 @@ void tokens_backward(floatx* dembedded, float* dcls, float* dposition, const flo
     #pragma omp parallel for schedule(static)
     for (int i = 0; i < t; i++) {
         const floatx* dy = dtokens + (size_t)i * c;
-        sum_batch(dposition + (size_t)i * c, dy, beta, b, stride, c);
-        if (i < prefix) sum_batch(dcls, dy, beta, b, stride, c);
-        else
+        if (dposition) sum_batch(dposition + (size_t)i * c, dy, beta, b, stride, c);
+        if (i < prefix && dcls) sum_batch(dcls, dy, beta, b, stride, c);
+        if (i >= prefix)
             for (int s = 0; s < b; s++) memcpy(dembedded + ((size_t)s * n + i - prefix) * c, dy + s * stride, c * sizeof *dy);
     }
 }

@@ -59,9 +59,9 @@ template <int N> __global__ void embed_tokens_backward(floatx* dembedded, float*
         for (int k = 0; k < N; k++) sum[k] += (float)v.v[k];
         if (token >= prefix) store<N>(dembedded + ((size_t)s * n + token - prefix) * c + column, v);
     }
-    float* place = dposition + (size_t)token * c + column;
-    for (int k = 0; k < N; k++) place[k] = beta == 0 ? sum[k] : beta * place[k] + sum[k];
-    for (int k = 0; k < N && token < prefix; k++) dcls[column + k] = beta == 0 ? sum[k] : beta * dcls[column + k] + sum[k];
+    float* place = dposition ? dposition + (size_t)token * c + column : NULL;
+    for (int k = 0; k < N && place; k++) place[k] = beta == 0 ? sum[k] : beta * place[k] + sum[k];
+    for (int k = 0; k < N && dcls && token < prefix; k++) dcls[column + k] = beta == 0 ? sum[k] : beta * dcls[column + k] + sum[k];
 }
 
 void tokens_backward(floatx* dembedded, float* dcls, float* dposition, const floatx* dtokens, float beta, int b, int n, int prefix, int c) {

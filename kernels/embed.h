@@ -16,7 +16,7 @@ void patches_gather(floatx* patches, const floatx* images, int b, int channels, 
 void tokens_forward(floatx* tokens, const floatx* embedded, const float* cls, const float* position, int b, int n, int prefix, int c);
 
 // dembedded [b, n, c] = the patch rows of dtokens; dcls [c] (NULL when prefix = 0) and dposition [prefix + n, c] = beta *
-// themselves + sums over the batch in fixed order.
+// themselves + sums over the batch in fixed order; either NULL: does not learn.
 void tokens_backward(floatx* dembedded, float* dcls, float* dposition, const floatx* dtokens, float beta, int b, int n, int prefix, int c);
 
 // What the head reads: pooled [b, c] = the first token (mean = 0), or the mean of tokens from `prefix` on (mean = 1).

@@ -23,8 +23,8 @@ enum { LEAST_DEPTH = 384 };         // a piece of K shorter than this would not 
 // of the first-level cache hurt: those of A stored [k, m] and of B stored [k, n], which it walks down the columns.
 static double task_cost(double m, double n, int strided_a, int strided_b) {
     double edge = 1 / m + 1 / n;
-    if (edge < 0.0038) return 1 + 8 * edge;
-    double a[] = {1.04, 1.40, 2.20}, b[] = {1.04, 1.15, 2.20};
+    if (edge < 0.0038) return 1 + 12 * edge;
+    double a[] = {1.07, 1.40, 2.20}, b[] = {1.07, 1.15, 2.20};
     return 3 / n + 1 / m + (a[strided_a] > b[strided_b] ? a[strided_a] : b[strided_b]);
 }
 
@@ -42,7 +42,7 @@ static int conflict(int stride) {
 // Time lost to threads that wait, for `tasks` equal tasks: mostly what two threads lose, a little of what 4 and 8 do.
 static double waiting(int tasks) {
     double cost = 0;
-    static const struct { int threads; double weight; } machine[] = {{2, 0.8}, {4, 0.15}, {8, 0.05}};
+    static const struct { int threads; double weight; } machine[] = {{2, 0.85}, {4, 0.12}, {8, 0.03}};
     for (int i = 0; i < 3; i++) {
         int rounds = (tasks + machine[i].threads - 1) / machine[i].threads;
         cost += machine[i].weight * rounds * machine[i].threads / tasks;
@@ -62,7 +62,7 @@ static Grid grid_for(int ta, int tb, int m, int n, int k, int lda, int ldb) {
             for (int j = 0; j < 8 && (!j || n / parts[j] >= 24); j++) {
                 int tasks = d * parts[i] * parts[j];
                 double cost = task_cost((double)m / parts[i], (double)n / parts[j], sa, sb);
-                if (d > 1) cost += 24.0 * d / k;  // writing and adding the partial sums
+                if (d > 1) cost += 16.0 * d / k;  // writing and adding the partial sums
                 cost = cost * waiting(tasks) + 0.001 * tasks;
                 if (cost < least) {
                     least = cost;
@@ -148,7 +148,8 @@ static void scale(int m, int n, float beta, float* c, int ldc) {
     for (int i = 0; i < m && beta == 0; i++) memset(c + (size_t)i * ldc, 0, n * sizeof *c);
 }
 
-void gemm(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, floatx* c, int ldc) {
+void gemm(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, floatx* c,
+          int ldc) {
     if (m < 1 || n < 1) return;
     if (k < 1) scale(m, n, beta, c, ldc);
     else product(ta, tb, m, n, k, a, lda, b, ldb, beta, NULL, NULL, c, ldc);
@@ -162,6 +163,7 @@ void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, con
     else if (!residual) scale(m, n, 0, c, ldc);
 }
 
-void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, float* c, int ldc) {
+void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, float* c,
+                   int ldc) {
     gemm(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);
 }

@@ -27,3 +27,11 @@ void cross_entropy(float* losses, int* correct, floatx* dlogits, const floatx* l
         for (int i = 0; i < n; i++) dx[i] = (floatx)(scale * (exp(x[i] - log_sum) - (i == label)));
     }
 }
+
+void squared_error(float* losses, floatx* dy, const floatx* y, const float* targets, float scale, int b) {
+    for (int s = 0; s < b; s++) {
+        float error = y[s] - targets[s];
+        losses[s] = error * error;
+        if (dy) dy[s] = 2 * scale * error;
+    }
+}

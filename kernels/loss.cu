@@ -1,4 +1,4 @@
-// Softmax cross-entropy, forward and backward in one kernel. A warp takes a row, in double: rows are few and short beside any GEMM, and loss
+// Losses, forward and backward in one kernel. Cross-entropy: a warp takes a row, in double: rows are few and short beside any GEMM, and loss
 // and gradient stay good where the softmax is nearly 0 or 1.
 #include "loss.h"
 
@@ -37,4 +37,16 @@ static __global__ void cross_entropy_rows(float* losses, int* correct, floatx* d
 
 void cross_entropy(float* losses, int* correct, floatx* dlogits, const floatx* logits, const int* labels, float scale, int b, int n) {
     if (b > 0) LAUNCH(cross_entropy_rows, blocks_for(b, WARPS), WARPS * WARP, 0, losses, correct, dlogits, logits, labels, scale, b, n);
+}
+
+static __global__ void squared_errors(float* losses, floatx* dy, const floatx* y, const float* targets, float scale, int b) {
+    int s = blockIdx.x * blockDim.x + threadIdx.x;
+    if (s >= b) return;
+    float error = (float)y[s] - targets[s];
+    losses[s] = error * error;
+    if (dy) dy[s] = (floatx)(2 * scale * error);
+}
+
+void squared_error(float* losses, floatx* dy, const floatx* y, const float* targets, float scale, int b) {
+    if (b > 0) LAUNCH(squared_errors, blocks_for(b, BLOCK), BLOCK, 0, losses, dy, y, targets, scale, b);
 }

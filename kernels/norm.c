@@ -129,20 +129,19 @@ size_t layernorm_scratch(int t, int c) { return (size_t)tiles_of(t) * 2 * c * si
 
 void layernorm_backward(floatx* dx, float* dgamma, float* dbeta, const floatx* dy, const floatx* x, const float* mean, const float* rstd,
                         const float* gamma, float beta_dx, float beta_dp, int t, int c, void* scratch) {
+    int learns = dgamma || dbeta;
     int tiles = tiles_of(t);
     #pragma omp parallel for schedule(static)
     for (int k = 0; k < tiles; k++) {
         float* partial = (float*)scratch + (size_t)k * 2 * c;
-        if (dgamma) memset(partial, 0, 2 * (size_t)c * sizeof(float));
+        if (learns) memset(partial, 0, 2 * (size_t)c * sizeof(float));
         int end = (int)((int64_t)t * (k + 1) / tiles);
         for (int i = (int)((int64_t)t * k / tiles); i < end; i++) {
             size_t at = (size_t)i * c;
-            if (dgamma) row_parameters(partial, partial + c, dy + at, x + at, mean[i], rstd[i], c);   // before dx, which may be dy
+            if (learns) row_parameters(partial, partial + c, dy + at, x + at, mean[i], rstd[i], c);   // before dx, which may be dy
             row_backward(dx + at, dy + at, x + at, mean[i], rstd[i], gamma, beta_dx, c);
         }
     }
-    if (dgamma) {
-        add_tiles(dgamma, scratch, beta_dp, tiles, c);
-        add_tiles(dbeta, (float*)scratch + c, beta_dp, tiles, c);
-    }
+    if (dgamma) add_tiles(dgamma, scratch, beta_dp, tiles, c);
+    if (dbeta) add_tiles(dbeta, (float*)scratch + c, beta_dp, tiles, c);
 }

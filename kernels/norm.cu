@@ -155,7 +155,7 @@ static __global__ void norm_parameters(float* partial, const floatx* dy, const f
     partial[((size_t)tile * 2 + 1) * c + j] = dbeta;
 }
 
-// dgamma and dbeta [c] (blockIdx.y 0 and 1) = beta themselves + the tiles' sums: a warp's lanes take neighbouring columns, its block's warps
+// dgamma and dbeta [c] (blockIdx.y 0 and 1; each may be NULL) = beta themselves + the tiles' sums: a warp's lanes take neighbouring columns, its block's warps
 // every eighth tile.
 static __global__ void norm_add_tiles(float* dgamma, float* dbeta, const float* partial, float beta, int tiles, int c) {
     __shared__ double sums[WARPS][WARP];
@@ -164,8 +164,8 @@ static __global__ void norm_add_tiles(float* dgamma, float* dbeta, const float* 
     for (int k = warp; j < c && k < tiles; k += WARPS) sum += partial[((size_t)k * 2 + which) * c + j];
     sums[warp][lane] = sum;
     __syncthreads();
-    if (warp > 0 || j >= c) return;
     float* out = which ? dbeta : dgamma;
+    if (warp > 0 || j >= c || !out) return;
     sum = beta == 0 ? 0 : (double)beta * out[j];
     for (int w = 0; w < WARPS; w++) sum += sums[w][lane];
     out[j] = (float)sum;
@@ -176,7 +176,7 @@ void layernorm_backward(floatx* dx, float* dgamma, float* dbeta, const floatx* d
     float* partial = (float*)scratch;
     int packs = wide(c, dx, dy, x, gamma), tiles = tiles_of(t), rounds = (c + WARP * WIDE - 1) / (WARP * WIDE), fused = packs && rounds <= 12;
     if (t < 1) return;
-    if (!dgamma) partial = NULL;
+    if (!dgamma && !dbeta) partial = NULL;
     if (fused) {
         if (rounds <= 2) LAUNCH(norm_backward<2>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
         else if (rounds <= 4) LAUNCH(norm_backward<4>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
@@ -184,9 +184,9 @@ void layernorm_backward(floatx* dx, float* dgamma, float* dbeta, const floatx* d
         else if (rounds <= 8) LAUNCH(norm_backward<8>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
         else LAUNCH(norm_backward<12>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
     } else {
-        if (dgamma) LAUNCH(norm_parameters, dim3(blocks_for(c, BLOCK), tiles), BLOCK, 0, partial, dy, x, mean, rstd, t, c);   // before dx, which may be dy
+        if (partial) LAUNCH(norm_parameters, dim3(blocks_for(c, BLOCK), tiles), BLOCK, 0, partial, dy, x, mean, rstd, t, c);   // before dx, which may be dy
         if (packs) LAUNCH(norm_backward_rows<WIDE>, blocks_for(t, WARPS), BLOCK, 0, dx, dy, x, mean, rstd, gamma, beta_dx, t, c);
         else LAUNCH(norm_backward_rows<1>, blocks_for(t, WARPS), BLOCK, 0, dx, dy, x, mean, rstd, gamma, beta_dx, t, c);
     }
-    if (dgamma) LAUNCH(norm_add_tiles, dim3(blocks_for(c, WARP), 2), BLOCK, 0, dgamma, dbeta, partial, beta_dp, tiles, c);
+    if (partial) LAUNCH(norm_add_tiles, dim3(blocks_for(c, WARP), 2), BLOCK, 0, dgamma, dbeta, partial, beta_dp, tiles, c);
 }

@@ -14,7 +14,7 @@ void layernorm_forward(floatx* y, float* mean, float* rstd, const floatx* x, con
 void layernorm_remake(floatx* y, const floatx* x, const float* mean, const float* rstd, const float* gamma, const float* beta, int t, int c);
 
 // dx [t, c] = beta_dx * dx + gradient through the norm. dgamma and dbeta [c] = beta_dp * themselves + their gradients,
-// summed in fixed order (both NULL: not computed). dx may be dy only if beta_dx is 0.
+// summed in fixed order (each may be NULL: not computed). dx may be dy only if beta_dx is 0.
 // scratch: layernorm_scratch(t, c) bytes.
 void layernorm_backward(floatx* dx, float* dgamma, float* dbeta, const floatx* dy, const floatx* x, const float* mean, const float* rstd,
                         const float* gamma, float beta_dx, float beta_dp, int t, int c, void* scratch);

@@ -31,7 +31,8 @@ def read_npz(path):
     try:
         file = np.load(path)
         names = [name for name in file.files if not re.match(r"opt/(?!target/)", name)]
-        return {re.sub(r"^(opt/target/|params/)", "", name): torch.from_numpy(np.array(file[name], dtype=np.float32)) for name in names}
+        read = lambda name: torch.from_numpy(np.array(file[name], dtype=np.float32))
+        return {re.sub(r"^(opt/target/|params/)", "", name): read(name) for name in names}
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
         trouble(f"{path}: {error}")
 

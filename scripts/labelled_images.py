@@ -31,7 +31,8 @@ class Images:
         number = np.full(self.classes, -1)
         number[kept] = range(len(kept))
         self.names, self.classes = [self.names[k] for k in kept], len(kept)
-        self.train, self.test = (tuple(a[number[label] >= 0] for a in (image, number[label])) for image, label in (self.train, self.test))
+        narrowed = lambda image, label: (image[number[label] >= 0], number[label][number[label] >= 0])
+        self.train, self.test = narrowed(*self.train), narrowed(*self.test)
 
 
 def read_bytes(path):
@@ -63,7 +64,8 @@ def text_lines(path, count):
 
 def open_cifar(directory, classes, train, test, names, label_bytes):
     at = lambda name: os.path.join(directory, name)
-    return Images(directory, text_lines(at(names), classes), cifar_split(map(at, train), label_bytes), cifar_split(map(at, test), label_bytes))
+    split = lambda files: cifar_split(map(at, files), label_bytes)
+    return Images(directory, text_lines(at(names), classes), split(train), split(test))
 
 
 def idx_array(path):

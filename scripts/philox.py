@@ -50,6 +50,19 @@ def shuffle_order(n, seed, epoch):
     return permutation(philox(seed, SHUFFLE, epoch, np.arange(n))[:, 0], n)
 
 
+def initial_values(seed, parameter, n):
+    """float32 [n] of a new parameter with that number: normal, standard deviation 0.02, cut at two of them (Box-Muller)."""
+    bits = philox(seed, INIT, 0, (parameter << 40) + np.arange(n))
+    normal = np.sqrt(-2 * np.log(1 - uniform(bits[:, 0]))) * np.cos(2 * math.pi * uniform(bits[:, 1]))
+    return np.float32(0.02 * np.clip(normal, -2, 2))
+
+
+def dropout_factors(p, seed, step, index):
+    """float32 [len(index), 4]: 0 or 1 / (1 - p) of the elements 4 i .. 4 i + 3 for draws i; index has the site in it."""
+    p = np.float32(p)
+    return np.where(uniform(philox(seed, DROPOUT, step, index)) < p, np.float32(0), np.float32(1) / (np.float32(1) - p))
+
+
 def random_crops(index, height, width, scale, seed, epoch):
     """Boxes (x, y, width, height, flip) of training images with these record numbers: share of the area uniform in [scale, 1],
     log of the aspect ratio uniform in +-log(4/3), mirrored every other time."""

@@ -108,15 +108,19 @@ class ReGelu2(torch.autograd.Function):
 
 
 class PrunedAttention(torch.autograd.Function):
-    """softmax(q k^T / sqrt d) v with q, k, v [b, t, h, d]: exact forward; q, k, v and the softmax weights enter backward pruned."""
+    """softmax(q k^T / sqrt d) v with q, k, v [b, t, h, d]: exact forward; q, k, v and the softmax weights enter backward pruned.
+
+    hidden (None, or bool [b, 1, 1, t]): keys that nobody sees. factor (None, or [b, h, t, t]): what dropout multiplies the weights by; it can
+    be drawn again, so it does not count as kept."""
 
     @staticmethod
-    def forward(ctx, q, k, v, prune):
+    def forward(ctx, q, k, v, prune, hidden=None, factor=None):
         qh, kh, vh = (a.transpose(1, 2) for a in (q, k, v))            # [b, h, t, d]
-        probs = (qh @ kh.transpose(2, 3) / math.sqrt(q.shape[3])).softmax(3)
-        ctx.shape = q.shape
+        scores = qh @ kh.transpose(2, 3) / math.sqrt(q.shape[3])
+        probs = (scores if hidden is None else scores.masked_fill(hidden, -math.inf)).softmax(3)
+        ctx.shape, ctx.factor = q.shape, factor
         ctx.save_for_backward(*(part for a in (q, k, v, probs) for part in pack_pruned(a, prune)))
-        return (probs @ vh).transpose(1, 2)
+        return ((probs if factor is None else probs * factor) @ vh).transpose(1, 2)
 
     @staticmethod
     def backward(ctx, d_o):
@@ -125,11 +129,13 @@ class PrunedAttention(torch.autograd.Function):
         q, k, v = (unpack_pruned(*kept[2 * i:2 * i + 2], ctx.shape).transpose(1, 2) for i in range(3))
         probs = unpack_pruned(*kept[6:], (b, h, t, t))
         d_o = d_o.transpose(1, 2)
-        dv = probs.transpose(2, 3) @ d_o
-        dprobs = d_o @ v.transpose(2, 3)
+        weights, dprobs = probs, d_o @ v.transpose(2, 3)
+        if ctx.factor is not None:
+            weights, dprobs = probs * ctx.factor, dprobs * ctx.factor
+        dv = weights.transpose(2, 3) @ d_o
         dscores = probs * (dprobs - (probs * dprobs).sum(3, keepdim=True)) / math.sqrt(d)
         dq, dk = dscores @ k, dscores.transpose(2, 3) @ q
-        return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2), None
+        return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2), None, None, None
 
 
 class KeptBytes:

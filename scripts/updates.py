@@ -4,6 +4,25 @@ import math
 import torch
 
 
+# What each method starts from where the rate or a scale is 0 or --gelu is auto: rate, scales of head, biases and norms, columns; GELU's
+# backward. The same table as in prebr.h.
+METHOD_DEFAULTS = {
+    "full": (3e-4, 10, 1, 1, "exact"),
+    "head": (3e-4, 10, 1, 1, "exact"),
+    "bitfit": (1e-3, 10, 10, 1, "regelu2"),
+    "backrazor": (3e-4, 10, 1, 1, "regelu2"),
+    "prebr": (3e-4, 10, 10, 1, "regelu2"),
+    "prebr++": (3e-4, 10, 10, 1, "regelu2"),
+}
+
+
+def fill_method_defaults(o):
+    lr, head, bias, column, gelu = METHOD_DEFAULTS[o.method]
+    o.lr, o.head_lr_scale = o.lr or lr, o.head_lr_scale or head
+    o.bias_lr_scale, o.column_lr_scale = o.bias_lr_scale or bias, o.column_lr_scale or column
+    o.gelu = gelu if o.gelu == "auto" else o.gelu
+
+
 def schedule(kind, step, warmup, total):
     """Share of the peak rate at a 0-based step."""
     if step < warmup:
@@ -50,7 +69,7 @@ class ColumnUpdater:
 def rate_and_decay(name, o):
     """(multiple of the schedule's rate, weight decay) of a parameter by its name."""
     decay = o.weight_decay if name.endswith(("qkv.weight", "attn.proj.weight", "fc1.weight", "fc2.weight", "patch_embed.proj.weight",
-                                             "head.weight")) else 0.0
+                                             "pooler.weight", "head.weight")) else 0.0
     if name.startswith("head."):
         return o.head_lr_scale, decay
     if name.startswith("blocks.") and decay_matrix(name):

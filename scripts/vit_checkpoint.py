@@ -209,14 +209,16 @@ def save(directory, c, tensors):
             files["config.json"] |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
         size = {"height": c.image_size, "width": c.image_size}
         files["preprocessor_config.json"] = {
-            "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": size, "do_rescale": True, "rescale_factor": 1 / 255,
-            "do_normalize": True, "image_mean": list(c.mean), "image_std": list(c.std), "resample": 3 if c.interpolation == "bicubic" else 2}
+            "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": size,
+            "resample": 3 if c.interpolation == "bicubic" else 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+            "image_mean": list(c.mean), "image_std": list(c.std)}
         tensors = names_to_hf(tensors)
     else:
         files["config.json"] = {
-            "architecture": "vit", "num_classes": c.classes, "num_features": c.width, "global_pool": "avg" if c.mean_pool else "token",
-            "model_args": {"img_size": c.image_size, "patch_size": c.patch, "embed_dim": c.width, "depth": c.layers, "num_heads": c.heads,
-                           "mlp_ratio": c.mlp / c.width, "class_token": c.class_token},
+            "architecture": "vit", "num_classes": c.classes, "num_features": c.width,
+            "global_pool": "avg" if c.mean_pool else "token",
+            "model_args": {"img_size": c.image_size, "patch_size": c.patch, "embed_dim": c.width, "depth": c.layers,
+                           "num_heads": c.heads, "mlp_ratio": c.mlp / c.width, "class_token": c.class_token},
             "pretrained_cfg": {"input_size": [3, c.image_size, c.image_size], "mean": list(c.mean), "std": list(c.std),
                                "interpolation": c.interpolation, "num_classes": c.classes}}
     for name, content in files.items():

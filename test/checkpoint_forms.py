@@ -52,7 +52,8 @@ def google(tensors, heads, big_vision):
         for theirs, name in {"LayerNorm_0": "norm1", norm2: "norm2"}.items():
             out[f"{block}{theirs}/scale"], out[f"{block}{theirs}/bias"] = t[f"{ours}{name}.weight"], t[f"{ours}{name}.bias"]
         for theirs, name in {"Dense_0": "mlp.fc1", "Dense_1": "mlp.fc2"}.items():
-            out[f"{block}{mlp}/{theirs}/kernel"], out[f"{block}{mlp}/{theirs}/bias"] = t[f"{ours}{name}.weight"].T, t[f"{ours}{name}.bias"]
+            out[f"{block}{mlp}/{theirs}/kernel"] = t[f"{ours}{name}.weight"].T
+            out[f"{block}{mlp}/{theirs}/bias"] = t[f"{ours}{name}.bias"]
         for j, part in enumerate(("query", "key", "value")):
             rows = slice(j * c, (j + 1) * c)
             out[f"{block}{attention}/{part}/kernel"] = t[f"{ours}attn.qkv.weight"][rows].T.reshape(c, heads, -1)
@@ -90,7 +91,8 @@ def export(model, form, file):
         np.savez(file, **arrays, **{"opt/state/step": np.array(3)})
     elif form == "pre_logits":
         c = tensors["norm.weight"].shape[0]
-        np.savez(file, **google(tensors, heads, False), **{"pre_logits/kernel": np.ones((c, c), np.float32), "pre_logits/bias": np.ones(c, np.float32)})
+        extra = {"pre_logits/kernel": np.ones((c, c), np.float32), "pre_logits/bias": np.ones(c, np.float32)}
+        np.savez(file, **google(tensors, heads, False), **extra)
     elif form == "big_vision":
         np.savez(file, **{"params/" + name: a for name, a in google(tensors, heads, True).items()})
     elif form == "timm":

@@ -41,7 +41,8 @@ static void check(int t, int width, int all, int n) {
                 for (int p = 0; p < width; p++) want[c] += pow(x[(size_t)i * cin + c * width + p], 2);
         }
         columns_squares(squares, x, with, width, t, cin, scratch);
-        for (int c = 0; c < all; c++) CHECK(fabs(squares[c] - want[c]) <= 1e-12 * (1 + want[c]), "squares[%d] = %g, not %g", c, squares[c], want[c]);
+        for (int c = 0; c < all; c++)
+            CHECK(fabs(squares[c] - want[c]) <= 1e-12 * (1 + want[c]), "squares[%d] = %g, not %g", c, squares[c], want[c]);
     }
     for (int c = 0; c < all; c++) squares[c] = -1;
     columns_gradient_squares(squares, packed, blocks, n, width, t, scratch);
@@ -61,7 +62,8 @@ static void check(int t, int width, int all, int n) {
     bad = 0;
     for (int i = 0; i < t * k; i++) bad += scaled[i] != packed[i] * scale[i % k / width];
     CHECK(!bad, "scale: %d wrong", bad);
-    free(blocks); free(x); free(packed); free(back); free(untouched); free(squares); free(want); free(scratch); free(scale); free(scaled);
+    free(blocks); free(x); free(packed); free(back); free(untouched);
+    free(squares); free(want); free(scratch); free(scale); free(scaled);
 }
 
 static void check_threads(void) {

@@ -10,7 +10,9 @@ trap 'rm -rf "$work"' EXIT
 # log NAME FACTOR STEPS: losses 1/step, the third one times FACTOR
 log() {
     echo "step,epoch,loss,accuracy" >"$work/$1.csv"
-    awk -v f="$2" -v n="$3" 'BEGIN { for (i = 1; i <= n; i++) printf "%d,%g,%.9g,%s\n", i, i / 10, (i == 3 ? f : 1) / i, i == n ? "0.5" : "" }' >>"$work/$1.csv"
+    awk -v f="$2" -v n="$3" 'BEGIN {
+        for (i = 1; i <= n; i++) printf "%d,%g,%.9g,%s\n", i, i / 10, (i == 3 ? f : 1) / i, i == n ? "0.5" : ""
+    }' >>"$work/$1.csv"
 }
 log a 1 30
 log same 1 30

@@ -65,6 +65,10 @@ static void test_tokens(int b, int n, int prefix, int c, float beta) {
     double *old_cls = widen(dcls, c), *old_position = widen(dposition, np);
     if (beta == 0) dcls[0] = dposition[0] = NAN;   // must be overwritten, not multiplied by 0
     tokens_backward(dembedded, prefix ? dcls : NULL, dposition, dtokens, beta, b, n, prefix, c);
+    float* alone = test_array(ne);
+    tokens_backward(alone, NULL, NULL, dtokens, beta, b, n, prefix, c);   // bitfit: neither learns
+    CHECK(memcmp(alone, dembedded, ne * sizeof *alone) == 0, "dembedded depends on what learns");
+    free(alone);
 
     struct { double *x, *before; float* dx; size_t n; const char* name; } of[] = {
         {e, NULL, dembedded, ne, "dembedded"},

@@ -4,12 +4,12 @@
 
 #include "test.h"
 
-// loss = sum of weight * (x w^T + b + residual), everything in double: what backward differentiates.
-static double loss(const double* x, const double* w, const double* b, const float* residual, const float* weight, int t, int cin, int cout) {
+// loss = sum of weight * (x w^T + b), everything in double: what backward differentiates.
+static double loss(const double* x, const double* w, const double* b, const float* weight, int t, int cin, int cout) {
     double sum = 0;
     for (int i = 0; i < t; i++)
         for (int j = 0; j < cout; j++) {
-            double y = (b ? b[j] : 0) + (residual ? residual[(size_t)i * cout + j] : 0);
+            double y = b[j];
             for (int p = 0; p < cin; p++) y += x[(size_t)i * cin + p] * w[(size_t)j * cin + p];
             sum += y * weight[(size_t)i * cout + j];
         }
@@ -24,7 +24,8 @@ static double* doubles(const float* a, size_t n) {
 
 // Every gradient of a small layer, element by element, against a central difference.
 static void check_differences(int t, int cin, int cout) {
-    float *x = test_array((size_t)t * cin), *w = test_array((size_t)cout * cin), *b = test_array(cout), *dy = test_array((size_t)t * cout);
+    float *x = test_array((size_t)t * cin), *w = test_array((size_t)cout * cin);
+    float *b = test_array(cout), *dy = test_array((size_t)t * cout);
     float *dx = test_array((size_t)t * cin), *dw = test_array((size_t)cout * cin), *db = test_array(cout);
     double *xd = doubles(x, (size_t)t * cin), *wd = doubles(w, (size_t)cout * cin), *bd = doubles(b, cout);
     void* scratch = malloc(linear_bias_scratch(t, cout));
@@ -37,9 +38,9 @@ static void check_differences(int t, int cin, int cout) {
         for (size_t i = 0; i < parts[p].n; i++) {
             double at = parts[p].at[i], h = 1e-3;
             parts[p].at[i] = at + h;
-            double up = loss(xd, wd, bd, NULL, dy, t, cin, cout);
+            double up = loss(xd, wd, bd, dy, t, cin, cout);
             parts[p].at[i] = at - h;
-            double down = loss(xd, wd, bd, NULL, dy, t, cin, cout);
+            double down = loss(xd, wd, bd, dy, t, cin, cout);
             parts[p].at[i] = at;
             double want = (up - down) / (2 * h);
             CHECK(fabs(parts[p].got[i] - want) < 1e-5, "%dx%dx%d: %s[%zu] = %g, difference %g", t, cin, cout, parts[p].name, i,
@@ -49,8 +50,8 @@ static void check_differences(int t, int cin, int cout) {
 }
 
 static void check_forward(int t, int cin, int cout, int with_bias, int kind) {
-    float *x = test_array((size_t)t * cin), *w = test_array((size_t)cout * cin), *b = test_array(cout), *r = test_array((size_t)t * cout);
-    float* y = test_array((size_t)t * cout);
+    float *x = test_array((size_t)t * cin), *w = test_array((size_t)cout * cin), *b = test_array(cout);
+    float *r = test_array((size_t)t * cout), *y = test_array((size_t)t * cout);
     double* want = malloc(sizeof(double) * t * cout);
     for (int i = 0; i < t; i++)
         for (int j = 0; j < cout; j++) {
@@ -89,7 +90,8 @@ static void check_accumulation(int t, int cin, int cout, int k) {
 
 // Forward and every gradient with 1, 2 and 3 threads. db overwrites NaN where beta is 0.
 static void check_threads(int t, int cin, int cout) {
-    float *x = test_array((size_t)t * cin), *w = test_array((size_t)cout * cin), *b = test_array(cout), *dy = test_array((size_t)t * cout);
+    float *x = test_array((size_t)t * cin), *w = test_array((size_t)cout * cin);
+    float *b = test_array(cout), *dy = test_array((size_t)t * cout);
     size_t sizes[] = {(size_t)t * cout, (size_t)t * cin, (size_t)cout * cin, cout};
     float *first[4], *out[4];
     for (int i = 0; i < 4; i++) {
@@ -108,7 +110,8 @@ static void check_threads(int t, int cin, int cout) {
         linear_backward_bias(to[3], dy, 0, t, cout, scratch);
         CHECK(!isnan(to[3][0]) && !isnan(to[3][cout - 1]), "db kept a NaN");
         for (int i = 0; i < 4 && threads > 1; i++)
-            CHECK(!memcmp(first[i], out[i], sizes[i] * sizeof(float)), "%dx%dx%d: result %d differs with %d threads", t, cin, cout, i, threads);
+            CHECK(!memcmp(first[i], out[i], sizes[i] * sizeof(float)), "%dx%dx%d: result %d differs with %d threads",
+                  t, cin, cout, i, threads);
     }
     device_threads(before);
     for (int i = 0; i < 4; i++) {

@@ -69,6 +69,19 @@ static void test_edges(void) {
     CHECK(fabs(dlogits[0] / exp(-20) + 1) < 1e-6, "sure: gradient %g", dlogits[0]);
 }
 
+static void test_squared_error(void) {
+    enum { B = 13 };
+    float *y = test_array(B), *target = test_array(B), losses[B], dy[B], only[B];
+    squared_error(losses, dy, y, target, 0.25f, B);
+    squared_error(only, NULL, y, target, 0, B);
+    for (int s = 0; s < B; s++) {
+        double e = (double)y[s] - target[s], h = 1e-3, slope = ((e + h) * (e + h) - (e - h) * (e - h)) / (2 * h);
+        CHECK(fabs(losses[s] - e * e) < 1e-6 && only[s] == losses[s], "loss %g, not %g", losses[s], e * e);
+        CHECK(fabs(dy[s] - 0.25 * slope) < 1e-6, "gradient %g, not %g", dy[s], 0.25 * slope);
+    }
+    free(y), free(target);
+}
+
 static void test_threads(void) {
     enum { B = 17, N = 101 };
     float *logits = test_array(B * N), *out[2] = {test_array(B * N + B), test_array(B * N + B)};
@@ -91,6 +104,7 @@ int main(void) {
     test_rows(17, 10, 10, 1.0f / 17);
     test_rows(3, 1009, 30, 2);
     test_edges();
+    test_squared_error();
     test_threads();
     TEST_END();
 }

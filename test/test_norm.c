@@ -91,6 +91,9 @@ static void test_shape(int t, int c, double offset) {
     CHECK(memcmp(in_place, first, n * 4) == 0, "dx in place differs, t = %d, c = %d", t, c);
     CHECK(memcmp(dgamma_in_place, dgamma, c * 4) == 0, "dgamma in place differs, t = %d, c = %d", t, c);
     CHECK(memcmp(dbeta_in_place, dbeta, c * 4) == 0, "dbeta in place differs, t = %d, c = %d", t, c);
+    memset(dbeta_in_place, 0, c * 4);
+    layernorm_backward(dx, NULL, dbeta_in_place, dy, x, mean, rstd, gamma, 0, 0, t, c, scratch);
+    CHECK(memcmp(dbeta_in_place, dbeta, c * 4) == 0, "dbeta alone differs, t = %d, c = %d", t, c);
 
     // central differences of the reference
     for (int k = 0; k < 10; k++) {

@@ -53,7 +53,7 @@ enum { TOKENS = 5, BATCH = 3, LAYERS = 6, WIDTH = 32 };
 static Bench bench_open(MethodOptions o, int at_hand) {
     Bench b = {0};
     b.m.shear.o = o;
-    b.m.shear.tokens = TOKENS;
+    b.m.tokens = b.m.shear.tokens = TOKENS;
     b.m.batch = BATCH;
     b.m.groups = 4;
     b.m.linears = 4 * LAYERS;
@@ -174,7 +174,7 @@ static void test_pools(int preset, int policy) {
         int drawn[4] = {0};
         for (int i = 0; i < 4 * LAYERS; i++) {
             Linear* l = &b.m.linear[i];
-            now += linear_kept_bytes(&b.m.shear, l, BATCH);
+            now += linear_kept_bytes(&b.m.shear, l, BATCH, TOKENS);
             drawn[i % 4] += l->n;
             changed += l->n != before[i];
             before[i] = l->n;

@@ -73,7 +73,7 @@ static void write_weights(const VitConfig* c, const VitTensors* t, VitNaming nam
                           const char* extra, const char* without) {
     int count;
     int64_t one[1] = {1};
-    VitSlot* slots = vit_slots(c, t, naming, prefix, &count);
+    Slot* slots = vit_slots(c, t, naming, prefix, &count);
     SafetensorsWriter* w = safetensors_create(weights_path);
     for (int i = 0; i < count; i++)
         if (!without || strcmp(without, slots[i].name))

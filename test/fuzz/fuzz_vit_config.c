@@ -1,7 +1,7 @@
 // Arbitrary bytes as a ViT directory: config.json, a zero byte, model.safetensors. Refused with trouble, or a config within its bounds.
 // trouble() jumps back instead of ending the program, and leaves what it held (and mapped) behind: no leak detection, limited runs.
 //
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. test/fuzz/fuzz_vit_config.c data/vit_config.c data/vit_names.c data/json.c \
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. test/fuzz/fuzz_vit_config.c data/vit_config.c data/vit_names.c data/hub.c data/json.c \
 //         data/safetensors.c -lcjson -lm
 //   ./a.out -rss_limit_mb=0 -max_len=4096 -runs=50000
 #define _GNU_SOURCE
