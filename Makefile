@@ -72,6 +72,10 @@ $(EMULATED)/%.o: %.cpp
 	@mkdir -p $(@D)
 	$(CXX) -std=gnu++17 $(EMULATED_FLAGS) -c $< -o $@
 
+$(EMULATED)/test/%.o: test/cuda_on_cpu/%.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ -std=gnu++17 $(EMULATED_FLAGS) -Itest/cuda_on_cpu -c $< -o $@
+
 # The executor itself goes without: it switches stacks, and it is what costs time.
 $(EMULATED)/test/cuda_on_cpu/executor.o: EMULATED_FLAGS += -fno-sanitize=address
 
@@ -90,7 +94,7 @@ tests: $(TESTS)
 cuda_tests: $(CUDA_TESTS)
 
 ifndef SANITIZE
-test: $(CUDA_TESTS)
+test: $(CUDA_TESTS) $(TRAINERS:%=$(EMULATED)/%)
 endif
 test: all tests
 	BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --no-tests=error --output-on-failure
