@@ -62,7 +62,7 @@ EMULATED_FLAGS = -O2 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=a
 EMULATED_KERNELS = $(patsubst %.cu,$(EMULATED)/%.o,$(wildcard kernels/*.cu)) $(patsubst %.cpp,$(EMULATED)/%.o,$(wildcard test/cuda_on_cpu/*.cpp))
 EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
 CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two
-CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor
+CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr
 
 $(EMULATED)/%.o: %.cu
 	@mkdir -p $(@D)

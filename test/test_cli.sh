@@ -58,7 +58,7 @@ whole=$run/model
 
 refuses 1 "log.csv: a run is already there; resume it, overwrite it or choose another directory" $train_vit "${scratch[@]}" -o "$run"
 refuses 1 "$tmp/nothing/options.txt: No such file or directory; a run that can go on" $train_vit --resume "$tmp/nothing"
-refuses 1 "--lr is 0.5 here, 0.0003 in that run; --keep is 0.25 here, 0.5 in that run" $train_vit --resume "$run" --keep 0.25 --lr 0.5
+refuses 1 "--lr is 0.5 here, 0.0001 in that run; --keep is 0.25 here, 0.5 in that run" $train_vit --resume "$run" --keep 0.25 --lr 0.5
 refuses 1 "--budget is 8M here, (not set) in that run" $train_vit --resume "$run" --budget 8M
 refuses 2 "leave out --out" $train_vit --resume "$run" -o "$tmp/elsewhere"
 refuses 2 "give --model $run/model instead" $train_vit --resume "$run" --eval
