@@ -55,14 +55,61 @@ $(BUILD)/test/%.o: test/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 $(FLAGS) -I. -c $< -o $@
 
+# The CUDA kernels and the host code on top of them, compiled by the host compiler against test/cuda_on_cpu, which executes them; always
+# with the address sanitizer, which sees accesses out of bounds of device and shared memory.
+EMULATED = build/cuda_on_cpu
+EMULATED_FLAGS = -O2 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=address -fno-omit-frame-pointer $(WARN) -MMD -MP
+EMULATED_KERNELS = $(patsubst %.cu,$(EMULATED)/%.o,$(wildcard kernels/*.cu)) $(patsubst %.cpp,$(EMULATED)/%.o,$(wildcard test/cuda_on_cpu/*.cpp))
+EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
+CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two
+CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr
+
+$(EMULATED)/%.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ -std=gnu++17 $(EMULATED_FLAGS) -Wno-missing-field-initializers -Itest/cuda_on_cpu -c $< -o $@
+
+$(EMULATED)/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(CXX) -std=gnu++17 $(EMULATED_FLAGS) -c $< -o $@
+
+$(EMULATED)/test/%.o: test/cuda_on_cpu/%.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ -std=gnu++17 $(EMULATED_FLAGS) -Itest/cuda_on_cpu -c $< -o $@
+
+# The executor itself goes without: it switches stacks, and it is what costs time.
+$(EMULATED)/test/cuda_on_cpu/executor.o: EMULATED_FLAGS += -fno-sanitize=address
+
+$(EMULATED)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 $(EMULATED_FLAGS) -I. -c $< -o $@
+
+$(EMULATED)/test/%: $(EMULATED)/test/%.o $(EMULATED_KERNELS) $(EMULATED_DATA)
+	$(CXX) -fsanitize=address $^ $(LIBS) -o $@
+
+$(EMULATED)/train_%: $(EMULATED)/train_%.o $(EMULATED_KERNELS) $(EMULATED_DATA)
+	$(CXX) -fsanitize=address $^ $(LIBS) -o $@
+
 tests: $(TESTS)
 
+cuda_tests: $(CUDA_TESTS)
+
+ifndef SANITIZE
+test: $(CUDA_TESTS) $(TRAINERS:%=$(EMULATED)/%)
+endif
 test: all tests
 	BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --no-tests=error --output-on-failure
+
+demo:
+	scripts/demo.sh
+
+# PyTorch's side needs scripts/setup.sh --python; the checkpoint and the images lie in $$PREBR_TEST_DATA (scripts/fetch_data.sh).
+bench: all $(BUILD)/test/bench_gemm
+	scripts/bench_vit.py -m $${PREBR_TEST_DATA:-data-sets}/vit_tiny_patch16_224 -d $${PREBR_TEST_DATA:-data-sets}/cifar-10-batches-bin \
+	    $$([ -x .venv/bin/python ] && echo --python .venv/bin/python)
 
 clean:
 	rm -rf build train_vit train_bert data/pack_images test/Testing
 
-.PHONY: all test tests clean demo bench
+.PHONY: all test tests cuda_tests clean demo bench
 .SECONDARY:
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find build -name '*.d' 2>/dev/null)

@@ -711,9 +711,9 @@ static const PresetDefaults preset_defaults[] = {
     {3e-4, 10, 1, 1, GELU_EXACT},      // full
     {3e-4, 10, 1, 1, GELU_EXACT},      // head
     {1e-3, 10, 10, 1, GELU_REGELU2},   // bitfit
-    {3e-4, 10, 1, 1, GELU_REGELU2},    // backrazor
-    {3e-4, 10, 10, 1, GELU_REGELU2},   // prebr
-    {3e-4, 10, 10, 1, GELU_REGELU2},   // prebr++
+    {3e-4, 10, 10, 1, GELU_REGELU2},   // backrazor
+    {1e-4, 100, 100, 3, GELU_REGELU2}, // prebr
+    {1e-4, 100, 100, 3, GELU_REGELU2}, // prebr++
 };
 
 static void fill_preset_defaults(MethodOptions* m, UpdateOptions* u) {

@@ -957,6 +957,7 @@ static void run_eval(BertOptions* o, const BertConfig* file) {
 }
 
 static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
+    signals_watch();
     Tokens data = tokens_of_data(o, file);
     const TokenSplit *train = &data.split[SPLIT_TRAIN], *dev = &data.split[SPLIT_DEV];
     int has_dev = dev->count && dev->labelled;
@@ -1002,7 +1003,6 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
         directory_make(path);
         free(path);
     }
-    signals_watch();
     TokenOrder order = token_order_make(train, o->batch, o->group_by_length, (uint64_t)o->method.seed);
     TokenBatch batch = token_batch_make(o->batch, tokens);
     double start = device_seconds(), samples = 0;

@@ -903,6 +903,7 @@ static void run_predict(VitOptions* o, VitConfig* file) {
 }
 
 static int run_training(VitOptions* o, Option* table, VitConfig* file) {
+    signals_watch();
     Images data = images_of_data(o);
     VitConfig c = *file;
     c.classes = data.classes;
@@ -938,7 +939,6 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     if (o->out) directory_make(o->out);
     else printf("nothing will be saved: no --out was given\n");
 
-    signals_watch();
     Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
         remove(state);   // of an overwritten run: it does not belong to these options

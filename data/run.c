@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -261,17 +262,30 @@ void log_close(Log* l) {
 
 // ---- signals and memory ----
 
-static volatile sig_atomic_t seen;
+static _Atomic int seen;
 
-static void note_signal(int number) {
-    if (seen) _exit(128 + number);
-    seen = number;
+// Signals wait for this thread: no handler ever runs on a thread that computes. oneDNN's generated code keeps data in the stack pointer, and a
+// handler's frame, which the kernel lays where that points, would land in somebody's memory.
+static void* await_signals(void* set) {
+    for (;;) {
+        int number;
+        if (sigwait(set, &number)) continue;
+        if (seen) _exit(128 + number);
+        seen = number;
+    }
+    return NULL;
 }
 
 void signals_watch(void) {
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    static sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, await_signals, &set);
+    if (error) trouble("cannot start the thread that waits for signals: %s", strerror(error));
+    pthread_detach(thread);
     signal(SIGXFSZ, SIG_IGN);   // a file that may not grow is then an error of the write, like a full disk
 }
 

@@ -50,7 +50,8 @@ void directory_replace(const char* from, const char* to);
 // Finishes or undoes a directory_replace that a crash interrupted; called before reading `to`.
 void directory_recover(const char* to);
 
-// SIGINT and SIGTERM are noted; 0, or the signal that arrived. A second one ends the program at once. SIGXFSZ is ignored.
+// SIGINT and SIGTERM are noted; 0, or the signal that arrived. A second one ends the program at once. SIGXFSZ is ignored. To be called
+// before anything starts a thread: those started later leave the two signals alone, as they must (see run.c).
 void signals_watch(void);
 int signal_seen(void);
 

@@ -10,9 +10,9 @@ METHOD_DEFAULTS = {
     "full": (3e-4, 10, 1, 1, "exact"),
     "head": (3e-4, 10, 1, 1, "exact"),
     "bitfit": (1e-3, 10, 10, 1, "regelu2"),
-    "backrazor": (3e-4, 10, 1, 1, "regelu2"),
-    "prebr": (3e-4, 10, 10, 1, "regelu2"),
-    "prebr++": (3e-4, 10, 10, 1, "regelu2"),
+    "backrazor": (3e-4, 10, 10, 1, "regelu2"),
+    "prebr": (1e-4, 100, 100, 3, "regelu2"),
+    "prebr++": (1e-4, 100, 100, 3, "regelu2"),
 }
 
 

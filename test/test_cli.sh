@@ -15,15 +15,17 @@ grep -q '^train_vit [0-9]' "$tmp/out" || fail "--version says $(cat "$tmp/out")"
 quietly $train_vit --help
 [ "$(awk 'length > 100' "$tmp/out" | wc -l)" = 0 ] || fail "--help has lines of more than 100 characters"
 tr -s ' \n' ' ' <"$tmp/out" >"$tmp/help"
-# Every option is named; numbers and choices show the default that options.txt of a run without options holds.
+# Every option is named; numbers and choices show the default that options.txt of a run without options holds, or, where the method
+# fills it in, that this is left to the method.
 quietly $train_vit -m "$model" -d "$data" --from-scratch -o "$tmp/defaults"
-sed -n 's/^        {OPTION_\([A-Z]*\), "\([a-z-]*\)".*/\1 \2/p' train_vit.cu >"$tmp/table"
-[ "$(wc -l <"$tmp/table")" -gt 40 ] || fail "the table of options was not found in train_vit.cu"
+sed -n 's/^ *{OPTION_\([A-Z]*\), "\([a-z-]*\)".*/\1 \2/p' train_vit.cu prebr.h | grep -v GROUP >"$tmp/table"
+[ "$(wc -l <"$tmp/table")" -gt 40 ] || fail "the tables of options were not found in train_vit.cu and prebr.h"
 while read -r kind name; do
     default=$(sed -n "s/^$name = //p" "$tmp/defaults/options.txt")
-    case $kind in
-        TEXT) grep -qE -- " --$name [A-Z]+ " "$tmp/help" ;;
-        FLAG) grep -q -- " --$name " "$tmp/help" ;;
+    case $kind$name in
+        TEXT*) grep -qE -- " --$name [A-Z]+ " "$tmp/help" ;;
+        FLAG*) grep -q -- " --$name " "$tmp/help" ;;
+        *lr | *lr-scale | *gelu) grep -qE -- " --$name [A-Z]+ [^[]*the method's own[^[]*\[(0|auto)\]" "$tmp/help" ;;
         *) grep -qE -- " --$name [A-Z]+ [^[]+\[$default\]" "$tmp/help" ;;
     esac || fail "--help does not name --$name with its default $default"
 done <"$tmp/table"
@@ -46,6 +48,7 @@ refuses 2 "--image-size 5 is less than one patch (8)" $train_vit "${scratch[@]}"
 refuses 2 "\"much\" is not a size" $train_vit "${scratch[@]}" --budget much
 refuses 2 "class list '0-11': 11 is outside" $train_vit "${scratch[@]}" --classes 0-11
 refuses 2 "make no step" $train_vit "${scratch[@]}" --epochs 1 --accumulate 9
+refuses 2 "--optimizer sgd: give it a rate with --lr" $train_vit "${scratch[@]}" --optimizer sgd
 refuses 2 "--eval: add it" $train_vit "${scratch[@]}" --logits "$tmp/logits"
 
 # ---- a run to be used and damaged ----
@@ -55,7 +58,7 @@ whole=$run/model
 
 refuses 1 "log.csv: a run is already there; resume it, overwrite it or choose another directory" $train_vit "${scratch[@]}" -o "$run"
 refuses 1 "$tmp/nothing/options.txt: No such file or directory; a run that can go on" $train_vit --resume "$tmp/nothing"
-refuses 1 "--lr is 0.5 here, 0.001 in that run; --keep is 0.25 here, 0.5 in that run" $train_vit --resume "$run" --keep 0.25 --lr 0.5
+refuses 1 "--lr is 0.5 here, 0.0001 in that run; --keep is 0.25 here, 0.5 in that run" $train_vit --resume "$run" --keep 0.25 --lr 0.5
 refuses 1 "--budget is 8M here, (not set) in that run" $train_vit --resume "$run" --budget 8M
 refuses 2 "leave out --out" $train_vit --resume "$run" -o "$tmp/elsewhere"
 refuses 2 "give --model $run/model instead" $train_vit --resume "$run" --eval
@@ -228,7 +231,7 @@ quietly $train_vit -m "$tmp/diverged/model" -d "$data" --eval --threads 1
 
 # A final norm of zeros hides the classifier's huge weights from the logits; the norm's gradient is beyond floats where the label is class 0.
 damaged "set_floats classifier.weight 32 $huge; set_floats vit.layernorm.weight 32 x00x00x00x00; set_floats vit.layernorm.bias 32 x00x00x00x00"
-refuses_run "the gradient norm is not finite, first in the gradient of norm.weight; nothing is saved" -b 1 --steps 64 --optimizer sgd --momentum 0 --lr 1e-30
+refuses_run "the gradient norm is not finite, first in the gradient of norm.weight; nothing is saved" -b 1 --steps 64 --optimizer sgd --momentum 0 --lr 1e-300
 
 # A rate at which the weights run away: whatever breaks first, what is saved is finite and goes on as it is.
 for options in "--optimizer sgd --lr 1000 --clip 0" "--optimizer sgd --lr 1000 --clip 0 --save-every 1 --eval-every 1"; do

@@ -58,7 +58,7 @@ plan_base() {   # plan_base MOST OPTIONS...: MiB of the arena, at most MOST
 plan_base 6500 --method full
 plan_base 6500 --method prebr++ --keep 0.5 --gelu regelu2
 plan_base 5200 --method prebr++ --keep 0.5 --gelu regelu2 --recompute attention
-plan_base 3440 --method prebr++ --keep 0.5 --recompute block
+plan_base 3440 --method prebr++ --keep 0.5 --gelu exact --recompute block
 
 # ---- the process: what it holds beside the arena is what a run of a tiny model holds, and little more ----
 case $bin in *sanitize*) echo "sanitizers need memory of their own: the process is not measured"; finish ;; esac

@@ -31,7 +31,7 @@ same_for_threads() {
     done
 }
 
-for method in "full" "bitfit" "head --optimizer sgd" "backrazor" "backrazor --attention materialized" "prebr --optimizer sgd" \
+for method in "full" "bitfit" "head --optimizer sgd --lr 0.01" "backrazor" "backrazor --attention materialized" "prebr --optimizer sgd --lr 0.01" \
               "prebr++ --policy bandit --importance-weight" "prebr++ --policy norm --gelu regelu2 --attention materialized"; do
     same_for_threads "${tiny[@]}" --method $method
 done

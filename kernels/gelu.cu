@@ -1,0 +1,73 @@
+// GELU, one pack of 16 bytes to a thread, bound by memory: Phi from the toolkit's normal distribution function.
+#include "gelu.h"
+
+#include "cuda.cuh"
+
+__device__ __forceinline__ float gelu(float x) { return x * normcdff(x); }
+
+// gelu'(x) = Phi(x) + x phi(x). Past |x| = 15 phi is 0 in float; the clamp keeps infinity from meeting it.
+__device__ __forceinline__ float gelu_slope(float x) {
+    x = x > 15.0f ? 15.0f : x;
+    x = x < -15.0f ? -15.0f : x;
+    return normcdff(x) + x * (0.39894228f * expf(-0.5f * x * x));
+}
+
+// ReGELU2. a and c as published; code = number of thresholds below x, level = slope of that step.
+__device__ __forceinline__ unsigned code_of(float x) {
+    return (x > -3.1858810036855245f) + (x > -0.001178821281161997f) + (x > 3.190832613414926f);
+}
+
+__device__ __forceinline__ float level_of(unsigned code) {
+    const double a0 = -0.04922261145617846, a1 = 1.0979632065417297, a2 = -0.048740595085551286;
+    return code < 2 ? (code ? (float)a0 : 0.0f) : code == 2 ? (float)(a0 + a1) : (float)(a0 + a1 + a2);
+}
+
+enum { GELU_FORWARD, GELU_BACKWARD, REGELU2_FORWARD, REGELU2_BACKWARD };
+
+// The elements i .. i+N: x becomes y, or dy becomes dx. N is a multiple of 4 where there are codes, or the group is the last one of n % 4.
+template <int OP, int N> __device__ void pack_op(floatx* out, const floatx* in, const floatx* x, uint8_t* codes, size_t i) {
+    Pack<floatx, N> v = load<N>(in + i), at = {};
+    if (OP == GELU_BACKWARD) at = load<N>(x + i);
+    unsigned bits = 0;
+    for (int k = 0; k < N && OP == REGELU2_BACKWARD; k += 4) bits |= (unsigned)codes[(i + k) / 4] << 2 * k;
+    for (int k = 0; k < N; k++) {
+        float f = (float)v.v[k];
+        if (OP == REGELU2_FORWARD) bits |= code_of(f) << 2 * k;
+        if (OP == GELU_BACKWARD) f *= gelu_slope((float)at.v[k]);
+        else if (OP == REGELU2_BACKWARD) f *= level_of(bits >> 2 * k & 3);
+        else f = gelu(f);
+        v.v[k] = (floatx)f;
+    }
+    store<N>(out + i, v);
+    for (int k = 0; k < N && OP == REGELU2_FORWARD; k += 4) codes[(i + k) / 4] = (uint8_t)(bits >> 2 * k);
+}
+
+// Packs while they last (none where a pointer is not aligned: then `packs` is 0), the rest in groups of four elements, which share a byte.
+template <int OP> __global__ void gelu_op(floatx* out, const floatx* in, const floatx* x, uint8_t* codes, size_t packs, size_t n) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < packs) {
+        pack_op<OP, WIDE>(out, in, x, codes, i * WIDE);
+        return;
+    }
+    size_t first = packs * WIDE + (i - packs) * 4;
+    unsigned byte = OP == REGELU2_BACKWARD && first < n ? codes[first / 4] : 0;
+    for (size_t k = first; k < first + 4 && k < n; k++) {
+        float f = (float)in[k];
+        if (OP == REGELU2_FORWARD) byte |= code_of(f) << 2 * (k - first);
+        if (OP == GELU_BACKWARD) f *= gelu_slope((float)x[k]);
+        else if (OP == REGELU2_BACKWARD) f *= level_of(byte >> 2 * (k - first) & 3);
+        else f = gelu(f);
+        out[k] = (floatx)f;
+    }
+    if (OP == REGELU2_FORWARD && first < n) codes[first / 4] = (uint8_t)byte;
+}
+
+template <int OP> static void run(floatx* out, const floatx* in, const floatx* x, uint8_t* codes, size_t n) {
+    size_t packs = wide(0, out, in, x) ? n / WIDE : 0, threads = packs + (n - packs * WIDE + 3) / 4;
+    if (n) LAUNCH(gelu_op<OP>, blocks_for(threads, BLOCK), BLOCK, 0, out, in, x, codes, packs, n);
+}
+
+void gelu_forward(floatx* y, const floatx* x, size_t n) { run<GELU_FORWARD>(y, x, NULL, NULL, n); }
+void gelu_backward(floatx* dx, const floatx* dy, const floatx* x, size_t n) { run<GELU_BACKWARD>(dx, dy, x, NULL, n); }
+void regelu2_forward(floatx* y, uint8_t* codes, const floatx* x, size_t n) { run<REGELU2_FORWARD>(y, x, NULL, codes, n); }
+void regelu2_backward(floatx* dx, const floatx* dy, const uint8_t* codes, size_t n) { run<REGELU2_BACKWARD>(dx, dy, NULL, (uint8_t*)codes, n); }
