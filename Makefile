@@ -1,6 +1,6 @@
 # prebr: `make` builds the trainers, `make test` runs the tests, `make demo` shows the whole thing, `make bench` measures it.
 #
-#   make                     ./train_vit, data/pack_images
+#   make                     ./train_vit, ./train_bert, data/pack_images
 #   make test                build/test/*, then ctest (real data is looked for in $PREBR_TEST_DATA)
 #   make demo                scripts/demo.sh: Fashion-MNIST, four presets, about two minutes
 #   make bench               the speed table, beside PyTorch where it is installed

@@ -20,6 +20,7 @@ import time
 
 RATES = ("1e-4", "3e-4", "1e-3", "3e-3")
 SEEDS = (1, 2, 3)
+BATCH = 32
 LEAN = ["--gelu", "regelu2"]
 PRESETS = {  # name: options beside the common ones; policies and keeps are added to the sampled ones
     "full": ["--method", "full"],
@@ -58,14 +59,17 @@ def read(path):
         return list(csv.DictReader(f))
 
 
+def common(o):
+    """Options of every run."""
+    return ["--image-size", str(o.image_size), "-b", str(BATCH), "--epochs", str(o.epochs), "--warmup", "20", "--head-lr-scale", "10"]
+
+
 def run(o, job):
     """One training run; returns its line of the CSV."""
     preset, policy, bias, extra, lr, seed = job
     with tempfile.TemporaryDirectory() as out:
-        command = [o.trainer, "-m", o.model, "-d", o.data, "-o", out, "--overwrite", "--image-size", str(o.image_size), "-b", "32",
-                   "--epochs", str(o.epochs), "--warmup", "20", "--head-lr-scale", "10", "--eval-every", "1000000", "--save-every", "1000000",
-                   "--threads", str(o.threads), "--lr", lr, "--bias-lr-scale", bias, "--seed", str(seed),
-                   *PRESETS[preset], *extra.split()]
+        command = [o.trainer, "-m", o.model, "-d", o.data, "-o", out, "--overwrite", *common(o), "--eval-every", "1000000", "--save-every", "1000000",
+                   "--threads", str(o.threads), "--lr", lr, "--bias-lr-scale", bias, "--seed", str(seed), *PRESETS[preset], *extra.split()]
         if policy:
             command += ["--policy", policy]
         start = time.time()
@@ -152,13 +156,13 @@ def percent(rows):
 
 
 def print_row(name, policy, lr, bias, rows):
-    speed = 32e3 / statistics.median(float(r["ms_per_step"]) for r in rows)
+    speed = 1e3 * BATCH / statistics.median(float(r["ms_per_step"]) for r in rows)
     print(f"| {name} | {policy} | {lr} | {bias} | {percent(rows)} | {int(rows[0]['kept_bytes']) / 2**20:.1f} | "
           f"{int(rows[0]['peak_bytes']) / 2**20:.1f} | {speed:.0f} |")
 
 
 def table(rows):
-    print("| method | policy | lr | bias scale | accuracy %, mean ± sd (seeds) | kept MiB | arena MiB | images/s |")
+    print("| method | policy | lr | bias scale | accuracy %, mean ± sd (seeds) | kept MiB | arena MiB | samples/s |")
     print("|---|---|---|---|---|---|---|---|")
     for preset in PRESETS:
         chosen = final(rows, preset)
@@ -185,8 +189,8 @@ def table(rows):
             print(f"| {r['preset']} {r['extra']} | {100 * float(r['accuracy']):.2f} |")
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description):
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-m", "--model")
     p.add_argument("-d", "--data")
     p.add_argument("--csv", default="docs/accuracy_vit.csv")
@@ -197,6 +201,10 @@ def main():
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--only", nargs="+", metavar="PRESET:POLICY:BIAS-SCALE:LR", help="only these rows, with seed 1")
     p.add_argument("--table", action="store_true", help="only print the table")
+    return p
+
+
+def main(p):
     o = p.parse_args()
     if not o.table:
         taken = set()
@@ -210,4 +218,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(options(__doc__))

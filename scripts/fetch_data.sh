@@ -5,6 +5,7 @@
 #   scripts/fetch_data.sh cifar-100 [DIR]         DIR/cifar-100-binary
 #   scripts/fetch_data.sh fashion-mnist [DIR]     DIR/fashion-mnist
 #   scripts/fetch_data.sh vit-tiny|vit-base [DIR] DIR/vit_tiny_patch16_224 or DIR/vit-base-patch16-224-in21k
+#   scripts/fetch_data.sh bert-base [DIR]         DIR/bert-base-uncased
 #   scripts/fetch_data.sh rte [DIR]               DIR/RTE
 set -eu
 what=${1:-}
@@ -20,6 +21,11 @@ case $what in
         done ;;
     vit-tiny) hub timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k "$dir/vit_tiny_patch16_224" ;;
     vit-base) hub google/vit-base-patch16-224-in21k "$dir/vit-base-patch16-224-in21k" ;;
+    bert-base)
+        hub google-bert/bert-base-uncased "$dir/bert-base-uncased"
+        for f in vocab.txt tokenizer_config.json; do
+            fetch "https://huggingface.co/google-bert/bert-base-uncased/resolve/main/$f" "$dir/bert-base-uncased/$f"
+        done ;;
     rte) fetch https://dl.fbaipublicfiles.com/glue/data/RTE.zip "$dir/RTE.zip" && unzip -qo "$dir/RTE.zip" -d "$dir" ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
