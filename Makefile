@@ -97,7 +97,7 @@ ifndef SANITIZE
 test: $(CUDA_TESTS) $(TRAINERS:%=$(EMULATED)/%)
 endif
 test: all tests
-	BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --no-tests=error --output-on-failure
+	GOMP_SPINCOUNT=3000 BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --no-tests=error --output-on-failure
 
 demo:
 	scripts/demo.sh
