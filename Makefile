@@ -9,7 +9,6 @@
 
 CC = gcc
 CXX = g++
-BACKEND = cpu
 BUILD = build
 
 WARN = -Wall -Wextra -Wno-unused-parameter -Wno-unused-function
