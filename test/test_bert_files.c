@@ -125,7 +125,11 @@ static void test_forms(void) {
             BertConfig bare = bert_config_read(dir, 0);
             bare.pooler = 1;
             CHECK(same_config(&bare, &c), "form %d: config alone", form);
+            for (int i = 0; bare.class_name && i < bare.outputs; i++) free(bare.class_name[i]);
+            free(bare.class_name);
         }
+        for (int i = 0; file.class_name && i < file.outputs; i++) free(file.class_name[i]);
+        free(file.class_name);
         free(lines);
         model_free(&m), model_free(&got);
     }
