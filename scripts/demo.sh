@@ -17,9 +17,9 @@ try() {   # try NAME OPTIONS...: one run, and its line of the table
     local name=$1
     shift
     echo
-    echo "== $name: ./train_vit -m scripts/demo_vit -d $data --classes 0-4 $*"
+    echo "== $name: ./train_vit -m scripts/demo_vit -d $data --classes 0-4 --augment flip $*"
     local start=$SECONDS
-    ./train_vit -m scripts/demo_vit -d "$data" --classes 0-4 -b 64 --steps 120 --warmup 10 --eval-every 1000 --log-every 40 -o "$run/$name" --overwrite "$@"
+    ./train_vit -m scripts/demo_vit -d "$data" --classes 0-4 -b 64 --steps 120 --warmup 10 --augment flip --eval-every 1000 --log-every 40 -o "$run/$name" --overwrite "$@"
     names+=("$name")
     rows+=("$(tail -1 "$run/$name/log.csv" | awk -F, -v name="$name" -v seconds=$((SECONDS - start)) \
         '{ printf "%-12s %9.2f %% %8d s %12.1f MiB %12.1f MiB", name, 100 * $6, seconds, $9 / 1048576, $10 / 1048576 }')")
