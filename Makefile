@@ -101,10 +101,9 @@ test: all tests
 demo:
 	scripts/demo.sh
 
-# PyTorch's side needs scripts/setup.sh --python; the checkpoint and the images lie in $$PREBR_TEST_DATA (scripts/fetch_data.sh).
+# PyTorch's side needs scripts/setup.sh --python; the checkpoint and the images lie in $$PREBR_TEST_DATA or data-sets/ (scripts/fetch_data.sh).
 bench: all $(BUILD)/test/bench_gemm
-	scripts/bench_vit.py -m $${PREBR_TEST_DATA:-data-sets}/vit_tiny_patch16_224 -d $${PREBR_TEST_DATA:-data-sets}/cifar-10-batches-bin \
-	    $$([ -x .venv/bin/python ] && echo --python .venv/bin/python)
+	scripts/bench_vit.py
 
 clean:
 	rm -rf build train_vit train_bert data/pack_images test/Testing
