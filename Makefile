@@ -5,10 +5,14 @@
 #   make demo                scripts/demo.sh: Fashion-MNIST, four presets, about two minutes
 #   make bench               the speed table, beside PyTorch where it is installed
 #   make SANITIZE=1 test     the same under address and undefined sanitizers
+#   make BACKEND=cuda        the trainers for a GPU, with nvcc (cpu: without; by default: cuda where there are nvcc and a GPU)
 #   make clean
 
 CC = gcc
 CXX = g++
+NVCC := $(firstword $(wildcard $(shell command -v nvcc) /usr/local/cuda/bin/nvcc))
+GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU'))
+BACKEND = $(if $(filter-out 0,$(GPU)),cuda,cpu)
 BUILD = build
 
 WARN = -Wall -Wextra -Wno-unused-parameter -Wno-unused-function
@@ -41,7 +45,23 @@ $(BUILD)/train_%.o: train_%.cu
 	@mkdir -p $(@D)
 	$(CXX) -x c++ -std=gnu++17 $(FLAGS) -Wno-missing-field-initializers -c $< -o $@
 
-train_% $(BUILD)/train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA)
+# For a GPU nvcc takes trainers and kernels. Without one in this machine: code for every generation that the toolkit knows.
+CUDA_ARCH = $(if $(filter-out 0,$(GPU)),native,all-major)
+CUDA_KERNELS = $(patsubst %.cu,build/cuda/%.o,$(wildcard kernels/*.cu))
+build/cuda/%.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -lineinfo -Xcompiler -fopenmp -MMD -MP -c $< -o $@
+
+# The programs at the top are of the backend that they were last made for.
+$(shell mkdir -p build && echo $(BACKEND) | cmp -s - build/backend || echo $(BACKEND) >build/backend)
+ifeq ($(BACKEND),cuda)
+train_%: build/cuda/train_%.o $(CUDA_KERNELS) $(DATA) build/backend
+	$(NVCC) -arch=$(CUDA_ARCH) $(filter %.o,$^) -lcublasLt -lcublas -lcjson -lz -lm -lpthread -Xcompiler -fopenmp -o $@
+else
+train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA) build/backend
+	$(CXX) $(filter %.o,$^) $(LIBS) -o $@
+endif
+$(BUILD)/train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA)
 	$(CXX) $^ $(LIBS) -o $@
 
 data/% $(BUILD)/data/%: $(BUILD)/data/%.o $(DATA)
@@ -61,7 +81,7 @@ EMULATED_FLAGS = -O2 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=a
 EMULATED_KERNELS = $(patsubst %.cu,$(EMULATED)/%.o,$(wildcard kernels/*.cu)) $(patsubst %.cpp,$(EMULATED)/%.o,$(wildcard test/cuda_on_cpu/*.cpp))
 EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
 CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two
-CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr
+CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor
 
 $(EMULATED)/%.o: %.cu
 	@mkdir -p $(@D)

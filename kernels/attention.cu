@@ -130,23 +130,35 @@ __device__ __forceinline__ float row_sum(float v) {
     return v;
 }
 
-// Dropout's factor of the weight of query i and key j: 0, or 1 / (1 - p).
-__device__ __forceinline__ float kept(const Problem& p, const Head& at, int i, int j) {
+// Which weights of a tile (queries i0 .., keys j0 .., both multiples of 4) dropout keeps, four keys to a draw and to a byte of kept
+// [ROWS, COLUMNS / 4]: bit j % 4.
+template <int ROWS, int COLUMNS> __device__ void draw_tile(uint8_t* kept, const Problem& p, const Head& at, int i0, int j0) {
+    if (p.dropout.p == 0) return;
+    for (int n = threadIdx.x; n < ROWS * COLUMNS / 4; n += BLOCK) {
+        size_t row = at.rows + i0 + n / (COLUMNS / 4), group = j0 / 4 + n % (COLUMNS / 4);
+        Philox r = philox(p.dropout.seed, STREAM_DROPOUT, p.dropout.step, ((uint64_t)p.dropout.site << 40) + row * ((p.t + 3) / 4) + group);
+        unsigned bits = 0;
+        for (int k = 0; k < 4; k++) bits |= (unsigned)(philox_uniform(r.v[k]) >= p.dropout.p) << k;
+        kept[n] = (uint8_t)bits;
+    }
+}
+
+// The factor of this thread's element (i, j) of the tile: 0, or 1 / (1 - p).
+template <int COLUMNS> __device__ __forceinline__ float factor_of(const uint8_t* kept, const Problem& p, int i, int j) {
     if (p.dropout.p == 0) return 1;
-    uint64_t index = ((uint64_t)p.dropout.site << 40) + (at.rows + i) * ((p.t + 3) / 4) + j / 4;
-    Philox r = philox(p.dropout.seed, STREAM_DROPOUT, p.dropout.step, index);
-    uint32_t bits = j % 4 == 0 ? r.v[0] : j % 4 == 1 ? r.v[1] : j % 4 == 2 ? r.v[2] : r.v[3];
-    return philox_uniform(bits) < p.dropout.p ? 0.0f : 1.0f / (1.0f - p.dropout.p);
+    int row = tile_y() + SIDE * i, column = tile_x() + SIDE * j;
+    return kept[row * (COLUMNS / 4) + column / 4] >> column % 4 & 1 ? 1.0f / (1.0f - p.dropout.p) : 0.0f;
 }
 
 // ---- forward. Grid: tiles of queries x heads.
 
-template <int D> __global__ void __launch_bounds__(BLOCK) flash_forward(floatx* o, float* lse, Problem p) {
+template <int D> __global__ void __launch_bounds__(BLOCK, 1) flash_forward(floatx* o, float* lse, Problem p) {
     enum { Q = Tiles<D>::FQ, K = Tiles<D>::FK, R = Q / SIDE, C = K / SIDE };
     DYNAMIC_SHARED(float, q);
     float *kv = q + Q * (D + PAD), *weights = kv + K * (D + PAD);
     Head at = head_of(p);
     int i0 = blockIdx.x * Q, n = min(Q, p.t - i0);
+    __shared__ uint8_t drawn[Q * K / 4];
     float max[R], sum[R], out[R][D / SIDE] = {}, s[R][C];
     for (int i = 0; i < R; i++) {
         max[i] = -INFINITY;
@@ -157,6 +169,7 @@ template <int D> __global__ void __launch_bounds__(BLOCK) flash_forward(floatx* 
         int m = min(K, at.keys - j0);
         __syncthreads();
         load_tile<D, K>(kv, p.qkv + at.k + j0 * at.row, at.row, m, p.d, 1, p.packs);
+        draw_tile<Q, K>(drawn, p, at, i0, j0);
         __syncthreads();
         product_nt<D>(s, q, kv);
         for (int i = 0; i < R; i++) {
@@ -173,7 +186,7 @@ template <int D> __global__ void __launch_bounds__(BLOCK) flash_forward(floatx* 
             for (int j = 0; j < C; j++) {
                 s[i][j] = expf(s[i][j] - most);
                 sum[i] += s[i][j];
-                if (p.dropout.p > 0) s[i][j] *= kept(p, at, i0 + tile_y() + SIDE * i, j0 + tile_x() + SIDE * j);
+                s[i][j] *= factor_of<K>(drawn, p, i, j);
             }
         }
         store_scores(weights, s);
@@ -192,7 +205,7 @@ template <int D> __global__ void __launch_bounds__(BLOCK) flash_forward(floatx* 
 }
 
 // probs [b, h, t, t] from the log-sum-exp; zeros for keys that are padding.
-template <int D> __global__ void __launch_bounds__(BLOCK) softmax_weights(floatx* probs, const float* lse, Problem p) {
+template <int D> __global__ void __launch_bounds__(BLOCK, 1) softmax_weights(floatx* probs, const float* lse, Problem p) {
     enum { Q = Tiles<D>::FQ, K = Tiles<D>::FK, R = Q / SIDE, C = K / SIDE };
     DYNAMIC_SHARED(float, q);
     float* k = q + Q * (D + PAD);
@@ -226,23 +239,25 @@ static __global__ void flash_dot(float* dot, const floatx* d_o, const floatx* o,
     if (lane == 0) dot[at.rows + i] = sum;
 }
 
-template <int D> __global__ void __launch_bounds__(BLOCK) given_dot(float* dot, const floatx* d_o, const floatx* probs, Problem p) {
+template <int D> __global__ void __launch_bounds__(BLOCK, 1) given_dot(float* dot, const floatx* d_o, const floatx* probs, Problem p) {
     enum { Q = Tiles<D>::FQ, K = Tiles<D>::FK, R = Q / SIDE, C = K / SIDE };
     DYNAMIC_SHARED(float, g);
     float* v = g + Q * (D + PAD);
     Head at = head_of(p);
     int i0 = blockIdx.x * Q, n = min(Q, p.t - i0);
+    __shared__ uint8_t drawn[Q * K / 4];
     float s[R][C], sum[R] = {0};
     load_tile<D, Q>(g, d_o + at.o + i0 * at.o_row, at.o_row, n, p.d, 1, p.packs);
     for (int j0 = 0; j0 < at.keys; j0 += K) {
         __syncthreads();
         load_tile<D, K>(v, p.qkv + at.v + j0 * at.row, at.row, at.keys - j0, p.d, 1, p.packs);
+        draw_tile<Q, K>(drawn, p, at, i0, j0);
         __syncthreads();
         product_nt<D>(s, g, v);
         for (int i = 0; i < R; i++)
             for (int j = 0; j < C; j++) {
                 int r = i0 + tile_y() + SIDE * i, c = j0 + tile_x() + SIDE * j;
-                if (r < p.t && c < at.keys) sum[i] += (float)probs[(at.rows + r) * p.t + c] * s[i][j] * kept(p, at, r, c);
+                if (r < p.t && c < at.keys) sum[i] += (float)probs[(at.rows + r) * p.t + c] * s[i][j] * factor_of<K>(drawn, p, i, j);
             }
     }
     for (int i = 0; i < R; i++) {
@@ -258,7 +273,8 @@ typedef struct {
 } Upstream;
 
 // In: s = q k' (unless GIVEN), dp = do v'. Out: s the dropped-out weights, dp = scale P (dP keep - D), the gradient of the unscaled scores.
-template <bool GIVEN, int R, int C> __device__ void score_gradients(float (&s)[R][C], float (&dp)[R][C], const Upstream& up, const Problem& p, const Head& at, int i0, int j0) {
+template <bool GIVEN, int R, int C> __device__ void score_gradients(float (&s)[R][C], float (&dp)[R][C], const uint8_t* drawn, const Upstream& up, const Problem& p,
+                                                                    const Head& at, int i0, int j0) {
     float scale = 1.0f / sqrtf((float)p.d);
     for (int i = 0; i < R; i++) {
         int r = i0 + tile_y() + SIDE * i;
@@ -268,7 +284,7 @@ template <bool GIVEN, int R, int C> __device__ void score_gradients(float (&s)[R
             float w = 0, k = 1;
             if (r < p.t && c < at.keys) {
                 w = GIVEN ? (float)up.probs[(at.rows + r) * p.t + c] : expf(scale * s[i][j] - lse);
-                k = kept(p, at, r, c);
+                k = factor_of<SIDE * C>(drawn, p, i, j);
             }
             s[i][j] = w * k;
             dp[i][j] = scale * w * (dp[i][j] * k - dot);
@@ -277,12 +293,13 @@ template <bool GIVEN, int R, int C> __device__ void score_gradients(float (&s)[R
 }
 
 // dK and dV of a tile of keys. Grid: tiles of keys x heads.
-template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK) backward_keys(floatx* dqkv, Upstream up, Problem p) {
+template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK, 1) backward_keys(floatx* dqkv, Upstream up, Problem p) {
     enum { Q = Tiles<D>::BQ, K = Tiles<D>::BK, R = Q / SIDE, C = K / SIDE };
     DYNAMIC_SHARED(float, k);
     float *v = k + K * (D + PAD), *q = v + K * (D + PAD), *g = q + Q * (D + PAD), *scores = g + Q * (D + PAD);
     Head at = head_of(p);
     int j0 = blockIdx.x * K;
+    __shared__ uint8_t drawn[Q * K / 4];
     float dk[C][D / SIDE] = {}, dv[C][D / SIDE] = {}, s[R][C], dp[R][C];
     load_tile<D, K>(k, p.qkv + at.k + j0 * at.row, at.row, at.keys - j0, p.d, 1, p.packs);
     load_tile<D, K>(v, p.qkv + at.v + j0 * at.row, at.row, at.keys - j0, p.d, 1, p.packs);
@@ -290,10 +307,11 @@ template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK) backward_k
         __syncthreads();
         load_tile<D, Q>(q, p.qkv + at.q + i0 * at.row, at.row, p.t - i0, p.d, 1, p.packs);
         load_tile<D, Q>(g, up.d_o + at.o + i0 * at.o_row, at.o_row, p.t - i0, p.d, 1, p.packs);
+        draw_tile<Q, K>(drawn, p, at, i0, j0);
         __syncthreads();
         if (!GIVEN) product_nt<D>(s, q, k);
         product_nt<D>(dp, g, v);
-        score_gradients<GIVEN>(s, dp, up, p, at, i0, j0);
+        score_gradients<GIVEN>(s, dp, drawn, up, p, at, i0, j0);
         store_scores(scores, s);
         __syncthreads();
         product_tn<D, Q, K>(dv, scores, g);
@@ -307,12 +325,13 @@ template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK) backward_k
 }
 
 // dQ of a tile of queries. Grid: tiles of queries x heads.
-template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK) backward_queries(floatx* dqkv, Upstream up, Problem p) {
+template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK, 1) backward_queries(floatx* dqkv, Upstream up, Problem p) {
     enum { Q = Tiles<D>::BQ, K = Tiles<D>::BK, R = Q / SIDE, C = K / SIDE };
     DYNAMIC_SHARED(float, k);
     float *v = k + K * (D + PAD), *q = v + K * (D + PAD), *g = q + Q * (D + PAD), *scores = g + Q * (D + PAD);
     Head at = head_of(p);
     int i0 = blockIdx.x * Q;
+    __shared__ uint8_t drawn[Q * K / 4];
     float dq[R][D / SIDE] = {}, s[R][C], dp[R][C];
     if (!GIVEN) load_tile<D, Q>(q, p.qkv + at.q + i0 * at.row, at.row, p.t - i0, p.d, 1, p.packs);
     load_tile<D, Q>(g, up.d_o + at.o + i0 * at.o_row, at.o_row, p.t - i0, p.d, 1, p.packs);
@@ -320,10 +339,11 @@ template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK) backward_q
         __syncthreads();
         load_tile<D, K>(k, p.qkv + at.k + j0 * at.row, at.row, at.keys - j0, p.d, 1, p.packs);
         load_tile<D, K>(v, p.qkv + at.v + j0 * at.row, at.row, at.keys - j0, p.d, 1, p.packs);
+        draw_tile<Q, K>(drawn, p, at, i0, j0);
         __syncthreads();
         if (!GIVEN) product_nt<D>(s, q, k);
         product_nt<D>(dp, g, v);
-        score_gradients<GIVEN>(s, dp, up, p, at, i0, j0);
+        score_gradients<GIVEN>(s, dp, drawn, up, p, at, i0, j0);
         store_scores(scores, dp);
         __syncthreads();
         product_nn<D, K>(dq, scores, k);

@@ -40,8 +40,9 @@ static void device_open(void) {
     cudaError_t status = cudaGetDeviceCount(&count);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&toolkit);
-    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) refuse("there is no CUDA GPU in this machine; build for the CPU with make BACKEND=cpu");
-    if (status == cudaErrorInsufficientDriver || (driver && driver / 1000 < toolkit / 1000)) {
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0) || !driver)   // driver 0: none is installed
+        refuse("there is no CUDA GPU with a driver in this machine; build for the CPU with make BACKEND=cpu");
+    if (status == cudaErrorInsufficientDriver || driver / 1000 < toolkit / 1000) {
         snprintf(why, sizeof why, "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d; update the driver", driver / 1000, driver / 10 % 100,
                  toolkit / 1000, toolkit / 10 % 100);
         refuse(why);

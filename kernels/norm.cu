@@ -112,7 +112,7 @@ template <int N> __global__ void norm_backward_rows(floatx* dx, const floatx* dy
 }
 
 // dx, and partial [tiles][2][c] = this block's dgamma and dbeta. Without partial the arithmetic is the same, so that dx has the same bits.
-template <int ROUNDS> __global__ void __launch_bounds__(BLOCK) norm_backward(floatx* dx, float* partial, const floatx* dy, const floatx* x, const float* mean,
+template <int ROUNDS> __global__ void __launch_bounds__(BLOCK, 1) norm_backward(floatx* dx, float* partial, const floatx* dy, const floatx* x, const float* mean,
                                                                              const float* rstd, const float* gamma, float beta_dx, int t, int c) {
     enum { N = WIDE };
     __shared__ float sums[WARPS][WARP * N];

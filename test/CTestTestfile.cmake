@@ -14,13 +14,16 @@ foreach(source ${sources})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 WORKING_DIRECTORY ${here}/..)
 endforeach()
 
-# The CUDA kernels' tests: the same sources, linked with the kernels that test/cuda_on_cpu executes. The programs that Make built.
+# The CUDA kernels' tests: the same sources, linked with the kernels that test/cuda_on_cpu executes. The programs that Make built. They
+# leave lists of what they launched, which test_cuda_coverage adds up.
 file(GLOB programs $ENV{BUILD}/cuda_on_cpu/test/test_*)
 foreach(program ${programs})
   get_filename_component(name ${program} NAME)
   if(name MATCHES "^test_[a-z_0-9]+$")
     string(REPLACE "test_" "cuda_" name ${name})
     add_test(${name} ${program})
-    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT CUDA_ON_CPU_COVERAGE=${program}.launches)
+    list(APPEND counted ${name})
   endif()
 endforeach()
+set_tests_properties(test_cuda_coverage PROPERTIES DEPENDS "${counted}")

@@ -1,40 +1,62 @@
 #!/usr/bin/env bash
-# A few steps of a small ViT with the CUDA kernels, executed on the host: the losses, gradient norms and accuracies of the CPU build. Device memory
+# A few steps of a small ViT and a small BERT with the CUDA kernels, executed on the host: losses and gradient norms of the CPU build. Device memory
 # is hidden from the host meanwhile, so that host code which reads it directly would end the program.
 . "$(dirname "$0")/common.sh"
-cuda=${BUILD:-build}/cuda_on_cpu/train_vit
-[ -x "$cuda" ] || skip "$cuda is not built"
-need_data vit_tiny_patch16_224 cifar-10-batches-bin
+cuda=${BUILD:-build}/cuda_on_cpu
+[ -x "$cuda/train_vit" ] && [ -x "$cuda/train_bert" ] || skip "$cuda/train_vit and train_bert are not built"
+need_python struct
+cpu=$(dirname "$train_vit")
 export CUDA_ON_CPU_HIDE=1
 
-mkdir "$tmp/small"
-cat >"$tmp/small/config.json" <<'CONFIG'
-{"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3,
- "intermediate_size": 96, "hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3, "layer_norm_eps": 1e-12, "qkv_bias": true}
-CONFIG
-
-# same STEPS OPTION...: both builds, then the logs side by side. One rate for all and the exact GELU, unless said otherwise: at the methods' own
-# rates this small model diverges, and 2-bit codes that flip by rounding then show in the gradient norm.
+# same PROGRAM STEPS OPTION...: both builds, then the logs side by side. One rate for all and the exact GELU, unless said otherwise: at the methods'
+# own rates such small models diverge, and 2-bit codes that flip by rounding then show in the gradient norm.
 same() {
-    local steps=$1
-    shift
-    for build in "$train_vit" "$cuda"; do
-        out=$tmp/run-$([ "$build" = "$cuda" ] && echo cuda || echo cpu)
-        rm -rf "$out"
-        quietly "$build" -d "$PREBR_TEST_DATA/cifar-10-batches-bin" --classes 0-3 -b 4 --steps "$steps" --lr 1e-3 --warmup 0 --eval-every -1 --threads 1 \
-            --head-lr-scale 1 --bias-lr-scale 1 --column-lr-scale 1 --gelu exact --log-every 1 -o "$out" "$@" || return
+    local program=$1 steps=$2
+    shift 2
+    for build in cpu cuda; do
+        rm -rf "$tmp/run-$build"
+        quietly "${!build}/$program" --steps "$steps" --lr 1e-3 --warmup 0 --eval-every -1 --threads 1 \
+            --head-lr-scale 1 --bias-lr-scale 1 --column-lr-scale 1 --gelu exact -o "$tmp/run-$build" "$@" || return
     done
-    awk -F, -v name="$*" 'function far(a, b) { return (a > b ? a - b : b - a) > 1e-4 * (1 + (b > 0 ? b : -b)) }
-        NR == FNR { if (FNR > 1) { loss[$1] = $3; norm[$1] = $5 } next }
-        FNR > 1 { lines++; if (!($1 in loss) || far($3, loss[$1]) || far($5, norm[$1])) { print name ": step " $1 ": loss " $3 " norm " $5 ", CPU " loss[$1] " " norm[$1]; bad = 1 } }
-        END { exit bad || lines < 1 }' "$tmp/run-cpu/log.csv" "$tmp/run-cuda/log.csv" || fail "the losses of $*"
+    awk -F, -v name="$program $*" 'function far(a, b) { return (a > b ? a - b : b - a) > 1e-4 * (1 + (b > 0 ? b : -b)) }
+        NR == FNR { loss[$1] = $3; norm[$1] = $5; next }
+        FNR > 1 && (!($1 in loss) || far($3, loss[$1]) || far($5, norm[$1])) { print name ": step " $1 ": loss " $3 " norm " $5 ", CPU " loss[$1] " " norm[$1]; bad = 1 }
+        END { exit bad || FNR < 2 }' "$tmp/run-cpu/log.csv" "$tmp/run-cuda/log.csv" || fail "the logs of $program $*"
 }
 
-small="-m $tmp/small --from-scratch"
+tiny_model "$tmp/vit"
+tiny_data "$tmp/images"
 for options in "--method full" "--method head" "--method bitfit" "--method backrazor --attention materialized" "--method prebr --resample 2" \
-    "--method prebr++ --resample 2 --gelu regelu2" "--method prebr++ --resample 2 --policy norm --accumulate 2 --importance-weight" \
+    "--method prebr++ --resample 2 --gelu regelu2" "--method prebr++ --resample 2 --policy norm --accumulate 2 --importance-weight --column-block 8" \
     "--method prebr++ --keep 0.3 --column-block 1 --optimizer sgd" "--method full --recompute block" "--method prebr++ --recompute attention --clip 0.5"; do
-    same 4 $small $options
+    same train_vit 4 -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 $options
 done
-same 3 -m "$PREBR_TEST_DATA/vit_tiny_patch16_224" --image-size 32 --method prebr++
+
+# Token files need no tokenizer: 24 random sequences of 3 to 14 tokens.
+mkdir "$tmp/bert"
+echo '{"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+       "intermediate_size": 64, "vocab_size": 50, "max_position_embeddings": 16, "type_vocab_size": 2, "pad_token_id": 0}' >"$tmp/bert/config.json"
+"$python" - "$tmp/small.tok" <<'P'
+import random, struct, sys
+random.seed(1)
+lengths = [random.randint(3, 14) for _ in range(24)]
+text = b"rte\naccuracy\nno\nyes\n"
+text += b"\0" * (-len(text) % 8)
+pad = lambda b: b + b"\0" * (-len(b) % 8)
+offsets = [sum(lengths[:i]) for i in range(25)]
+n = offsets[-1]
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<8sIIQIIIIIIQII", b"prebrtok", 1, 50, 0, 2, len(text), 24, 0, 0, 1, n, 0, 0) + text)
+    f.write(struct.pack("<25Q", *offsets) + pad(struct.pack("<24i", *[random.randint(0, 1) for _ in lengths])))
+    f.write(pad(struct.pack(f"<{n}I", *[random.randint(1, 49) for _ in range(n)])))
+    f.write(pad(bytes(int(j > l // 2) for l in lengths for j in range(l))))
+P
+for options in "--method full" "--method bitfit --dropout 0" "--method prebr++ --resample 2 --column-block 8" "--method backrazor" "--method prebr --optimizer sgd"; do
+    same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 $options
+done
+
+# A real model, where it is at hand.
+if [ -e "${PREBR_TEST_DATA:-/nonexistent}/vit_tiny_patch16_224" ]; then
+    same train_vit 3 -m "$PREBR_TEST_DATA/vit_tiny_patch16_224" -d "$PREBR_TEST_DATA/cifar-10-batches-bin" --classes 0-3 --image-size 32 -b 4 --method prebr++
+fi
 finish

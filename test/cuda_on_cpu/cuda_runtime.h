@@ -49,9 +49,10 @@ struct Site { const char* what; const char* file; int line; };
 // Waits until every thread of the block has come to the same place.
 void barrier(Site at);
 
-// Waits until every lane of `mask` has come to the same place with 8 bytes of its own; returns the 32 lanes' bytes (those outside
-// of mask are undefined), and behind them, as a 33rd, a bit for each lane whose bytes are not zero.
-const uint64_t* collective(unsigned mask, uint64_t value, Site at);
+// Waits until every lane of `mask` has come to the same place with 8 bytes of its own. Returns the bytes of lane `from` (nothing that is
+// defined where mask does not name it) and a vote for each lane whose bytes are not zero.
+struct Met { uint64_t value; unsigned votes; };
+Met collective(unsigned mask, uint64_t value, int from, Site at);
 
 void* dynamic_shared(void);
 
@@ -76,37 +77,35 @@ static inline int lane(void) { return (int)((threadIdx.x + blockDim.x * (threadI
 }
 
 #define LAUNCH(kernel, grid, block, shared, ...) \
-    cuda_on_cpu::launch(#kernel, (const void*)(kernel), grid, block, shared, [=] { (kernel)(__VA_ARGS__); })
+    cuda_on_cpu::launch(#kernel, (const void*)(kernel), grid, block, shared, [&] { (kernel)(__VA_ARGS__); })
 #define DYNAMIC_SHARED(type, name) type* name = (type*)cuda_on_cpu::dynamic_shared()
 
 #define CUDA_ON_CPU_SITE(what) cuda_on_cpu::Site{what, file, line}
 #define CUDA_ON_CPU_CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 static inline void __syncthreads(CUDA_ON_CPU_CALLER) { cuda_on_cpu::barrier(CUDA_ON_CPU_SITE("__syncthreads")); }
-static inline void __syncwarp(unsigned mask = ~0u, CUDA_ON_CPU_CALLER) { cuda_on_cpu::collective(mask, 0, CUDA_ON_CPU_SITE("__syncwarp")); }
+static inline void __syncwarp(unsigned mask = ~0u, CUDA_ON_CPU_CALLER) { cuda_on_cpu::collective(mask, 0, cuda_on_cpu::lane(), CUDA_ON_CPU_SITE("__syncwarp")); }
 
+template <class T> T cuda_on_cpu_shuffle(unsigned mask, T v, int from, cuda_on_cpu::Site at) {
+    return cuda_on_cpu::from_bytes<T>(cuda_on_cpu::collective(mask, cuda_on_cpu::to_bytes(v), from, at).value);
+}
 template <class T> T __shfl_sync(unsigned mask, T v, int from, int width = 32, CUDA_ON_CPU_CALLER) {
-    const uint64_t* all = cuda_on_cpu::collective(mask, cuda_on_cpu::to_bytes(v), CUDA_ON_CPU_SITE("__shfl_sync"));
-    int first = cuda_on_cpu::lane() / width * width;
-    return cuda_on_cpu::from_bytes<T>(all[first + from % width]);
+    return cuda_on_cpu_shuffle(mask, v, cuda_on_cpu::lane() / width * width + from % width, CUDA_ON_CPU_SITE("__shfl_sync"));
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T v, int other, int width = 32, CUDA_ON_CPU_CALLER) {
-    const uint64_t* all = cuda_on_cpu::collective(mask, cuda_on_cpu::to_bytes(v), CUDA_ON_CPU_SITE("__shfl_xor_sync"));
     int lane = cuda_on_cpu::lane(), from = lane ^ other;
-    return from / width > lane / width ? v : cuda_on_cpu::from_bytes<T>(all[from]);
+    return cuda_on_cpu_shuffle(mask, v, from / width > lane / width ? lane : from, CUDA_ON_CPU_SITE("__shfl_xor_sync"));
 }
 template <class T> T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, CUDA_ON_CPU_CALLER) {
-    const uint64_t* all = cuda_on_cpu::collective(mask, cuda_on_cpu::to_bytes(v), CUDA_ON_CPU_SITE("__shfl_up_sync"));
     int lane = cuda_on_cpu::lane();
-    return lane % width < (int)by ? v : cuda_on_cpu::from_bytes<T>(all[lane - by]);
+    return cuda_on_cpu_shuffle(mask, v, lane % width < (int)by ? lane : lane - (int)by, CUDA_ON_CPU_SITE("__shfl_up_sync"));
 }
 template <class T> T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, CUDA_ON_CPU_CALLER) {
-    const uint64_t* all = cuda_on_cpu::collective(mask, cuda_on_cpu::to_bytes(v), CUDA_ON_CPU_SITE("__shfl_down_sync"));
     int lane = cuda_on_cpu::lane();
-    return lane % width + (int)by >= width ? v : cuda_on_cpu::from_bytes<T>(all[lane + by]);
+    return cuda_on_cpu_shuffle(mask, v, lane % width + (int)by >= width ? lane : lane + (int)by, CUDA_ON_CPU_SITE("__shfl_down_sync"));
 }
 static inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_ON_CPU_CALLER) {
-    return (unsigned)cuda_on_cpu::collective(mask, predicate != 0, CUDA_ON_CPU_SITE("__ballot_sync"))[32];
+    return cuda_on_cpu::collective(mask, predicate != 0, cuda_on_cpu::lane(), CUDA_ON_CPU_SITE("__ballot_sync")).votes;
 }
 static inline int __any_sync(unsigned mask, int predicate, CUDA_ON_CPU_CALLER) { return __ballot_sync(mask, predicate, file, line) != 0; }
 static inline int __all_sync(unsigned mask, int predicate, CUDA_ON_CPU_CALLER) { return __ballot_sync(mask, predicate, file, line) == mask; }

@@ -32,16 +32,15 @@ struct Fibre {
     Site at;
 };
 
-// Lanes that wait for each other. Two buffers, because a lane may be at its next collective before the slowest has read this one.
-struct Warp {
-    uint64_t value[2][33];
-    int buffer;
-    unsigned mask, arrived;
+// Lanes of a warp that wait for each other, and then fetch what they came for. Parts of a warp that went their own ways each have one.
+struct Meeting {
+    uint64_t value[32];
+    unsigned mask, arrived, unread, votes;
     Site at;
 };
 
 static Fibre fibre[MOST_THREADS];
-static Warp warp[MOST_THREADS / 32][32];   // by the lowest lane of the mask: disjoint parts of a warp may go their own ways
+static Meeting meeting[MOST_THREADS / 32][32];
 static std::vector<char*> free_stacks;
 static void* scheduler_sp;
 static int now, threads, at_barrier, gone;
@@ -153,37 +152,46 @@ void barrier(Site at) {
     leave();
 }
 
-const uint64_t* collective(unsigned mask, uint64_t value, Site at) {
+// The meeting of these lanes that has begun, or a free one.
+static Meeting* meeting_of(unsigned mask) {
+    Meeting *all = meeting[now / 32], *free_one = NULL;
+    for (int i = 0; i < 32; i++) {
+        if (all[i].arrived && all[i].mask == mask) return &all[i];
+        if (!all[i].arrived && !all[i].unread && !free_one) free_one = &all[i];
+    }
+    return free_one;
+}
+
+Met collective(unsigned mask, uint64_t value, int from, Site at) {
     int lane = now % 32, first = now / 32 * 32;
     int lanes = threads - first < 32 ? threads - first : 32;
     unsigned present = lanes < 32 ? (1u << lanes) - 1 : ~0u;
     if (!(mask >> lane & 1)) broken("%s:%d: lane %d is not in its own mask %08x", at.file, at.line, lane, mask);
     if (mask & ~present && mask != ~0u) broken("%s:%d: mask %08x names lanes that do not exist", at.file, at.line, mask);
     mask &= present;
-    Warp* w = &warp[now / 32][__builtin_ctz(mask)];
-    if (w->arrived == 0) {
-        w->mask = mask;
-        w->at = at;
-        w->value[w->buffer][32] = 0;
-    } else if (w->mask != mask || !same(w->at, at)) {
-        broken("lanes of one warp meet at %s %s:%d (mask %08x) and %s %s:%d (mask %08x)", at.what, at.file, at.line, mask, w->at.what, w->at.file,
-               w->at.line, w->mask);
+    Meeting* m = meeting_of(mask);
+    if (m->arrived == 0) {
+        m->mask = mask;
+        m->at = at;
+        m->votes = 0;
+    } else if (!same(m->at, at)) {
+        broken("lanes of one warp meet at %s %s:%d and %s %s:%d (mask %08x)", at.what, at.file, at.line, m->at.what, m->at.file, m->at.line, mask);
     }
-    int buffer = w->buffer;
-    w->value[buffer][lane] = value;
-    w->value[buffer][32] |= (uint64_t)(value != 0) << lane;
-    w->arrived |= 1u << lane;
-    if (w->arrived == mask) {
-        w->arrived = 0;
-        w->buffer = !buffer;
+    m->value[lane] = value;
+    m->votes |= (unsigned)(value != 0) << lane;
+    m->arrived |= 1u << lane;
+    if (m->arrived == mask) {
+        m->arrived = 0;
+        m->unread = mask;
         for (int i = 0; i < lanes; i++)
             if (mask >> i & 1) fibre[first + i].state = READY;
-        return w->value[buffer];
+    } else {
+        fibre[now].state = WAITS_WARP;
+        fibre[now].at = at;
+        leave();
     }
-    fibre[now].state = WAITS_WARP;
-    fibre[now].at = at;
-    leave();
-    return w->value[buffer];
+    m->unread &= ~(1u << lane);
+    return {m->value[from & 31], m->votes};
 }
 
 void* dynamic_shared(void) { return shared_memory; }
@@ -214,12 +222,12 @@ static void run_block(bool forwards) {
     }
 }
 
-// Which kernels ran, and how often; appended to the file $CUDA_ON_CPU_COVERAGE when the program ends.
+// Which kernels ran, and how often; written to the file $CUDA_ON_CPU_COVERAGE when the program ends.
 struct Coverage {
     std::map<std::string, long> launches;
     ~Coverage() {
         const char* path = getenv("CUDA_ON_CPU_COVERAGE");
-        FILE* f = path ? fopen(path, "a") : NULL;
+        FILE* f = path ? fopen(path, "w") : NULL;
         if (!f) return;
         for (auto& l : launches) fprintf(f, "%ld %s\n", l.second, l.first.c_str());
         fclose(f);
@@ -243,7 +251,6 @@ void launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t 
     kernel_closure = closure;
     if (shared % 16) shared += 16 - shared % 16;
     shared_memory = (char*)aligned_alloc(16, shared ? shared : 16);
-    memset(warp, 0, sizeof warp);
     memory_show();
     for (int i = 0; i < threads; i++) fibre[i].index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
     size_t blocks = (size_t)grid.x * grid.y * grid.z;

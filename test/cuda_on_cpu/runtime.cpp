@@ -1,7 +1,8 @@
 // The runtime's calls on the host: everything has happened when a call returns. The device pretends to be a card of compute capability
 // 8.6, whose shared memory is the least of the kinds that the kernels are tuned for.
 //
-// With $CUDA_ON_CPU_HIDE=1 device memory can be touched by kernels and copies only; host code that reads a device pointer dies of it.
+// With $CUDA_ON_CPU_HIDE=1 device memory can be touched by kernels and copies only; host code that reads a device pointer dies of it. Large
+// allocations are left out: hiding takes time in proportion to the memory, twice for every launch.
 #include "cuda_runtime.h"
 
 #include <stdio.h>
@@ -22,7 +23,7 @@ extern "C" const char* __asan_default_options(void) { return "detect_leaks=0:det
 struct CudaOnCpuStream { int unused; };
 struct CudaOnCpuEvent { double seconds; };
 
-enum : size_t { PAGE = 4096, SHARED_DEFAULT = 48 << 10, SHARED_OPTIN = 99 << 10 };
+enum : size_t { PAGE = 4096, SHARED_DEFAULT = 48 << 10, SHARED_OPTIN = 99 << 10, HIDDEN_MOST = 16 << 20 };
 
 static std::map<char*, size_t> allocations;   // bytes of each, in whole pages
 static std::map<const void*, size_t> shared_limit;
@@ -36,7 +37,8 @@ static bool hidden(void) {
 namespace cuda_on_cpu {
 static void protect(int how) {
     if (hidden())
-        for (auto& a : allocations) mprotect(a.first, a.second, how);
+        for (auto& a : allocations)
+            if (a.second <= HIDDEN_MOST) mprotect(a.first, a.second, how);
 }
 void memory_show(void) { protect(PROT_READ | PROT_WRITE); }
 void memory_hide(void) { protect(PROT_NONE); }

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# cuda_report.sh [FILE]: compiles every CUDA kernel for compute capability 8.0, 8.6, 8.9 and 9.0 and the trainers' host code, and writes what each
+# kernel needs (registers, static shared memory, bytes spilled) to FILE (build/cuda_report.txt). Fails where a kernel spills, but for those
+# of heads wider than 128. Needs nvcc, no GPU; without nvcc it says so and is content.
+set -eu
+cd "$(dirname "$0")/.."
+report=${1:-build/cuda_report.txt}
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+[ -n "$nvcc" ] || { echo "skipped: no nvcc"; exit 0; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+generations="-gencode arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90]"   # one front end, four back ends
+compile() { "$nvcc" -O3 -std=c++17 $generations -Xptxas -v -Xcompiler -fopenmp -c "$1" -o "$work/$(basename "$1").o" >"$work/$(basename "$1").log" 2>&1 || { cat "$work/$(basename "$1").log"; return 1; }; }
+export -f compile
+export nvcc work generations
+printf '%s\n' kernels/*.cu train_*.cu | xargs -P "${JOBS:-2}" -I{} bash -c 'compile {}'
+
+mkdir -p "$(dirname "$report")"
+cat "$work"/*.log | c++filt | awk '
+    /Compiling entry function/ { match($0, /\047[^\047]*\047 for/); name = substr($0, RSTART + 1, RLENGTH - 6); match($0, /sm_[0-9]+/); sm = substr($0, RSTART, RLENGTH) }
+    /bytes spill stores/ { split($0, a, ","); spill = a[2] + 0 }
+    /Used [0-9]+ registers/ {
+        match($0, /Used [0-9]+/); registers = substr($0, RSTART + 5, RLENGTH - 5)
+        shared = 0; if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
+        sub(/^void /, "", name); sub(/\(.*/, "", name)
+        printf "%-60s %s %4d registers %6d bytes shared %5d bytes spilled\n", name, sm, registers, shared, spill
+    }' | sort -u >"$report"
+echo "$(wc -l <"$report") kernels and generations in $report"
+[ -s "$report" ] || exit 1
+if grep -v '256' "$report" | grep -v ' 0 bytes spilled'; then
+    echo "these spill"
+    exit 1
+fi
