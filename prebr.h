@@ -16,7 +16,6 @@
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,7 +277,6 @@ typedef struct {
 typedef enum { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_PATCH, PARAM_HEAD, PARAM_HEAD_BIAS } ParamKind;
 
 static int preset_samples(int preset) { return preset == METHOD_PREBR || preset == METHOD_PREBRPP; }
-static int preset_prunes(int preset) { return preset == METHOD_BACKRAZOR || preset == METHOD_PREBR; }
 
 // Whether gradients flow below the head at all.
 static int preset_goes_deep(int preset) { return preset != METHOD_HEAD; }
@@ -390,6 +388,19 @@ typedef struct {
 
 static int razor_elements(int k, int tokens, int heads, int width) { return k < 3 ? tokens * width : heads * tokens * tokens; }
 
+// They are kept from the tick of attention's forward to that of its backward. batch, tokens: as many as there may be.
+static void razor_plan(Plan* p, Razor* r, int layer, double prune, int batch, int tokens, int heads, int width, int floatx_bytes, int first, int last) {
+    static const char* const names[4] = {"q", "k", "v", "softmax weights"};
+    for (int k = 0; k < 4; k++) {
+        char name[48];
+        int n = razor_elements(k, tokens, heads, width);
+        snprintf(name, sizeof name, "%s, values", names[k]);
+        plan_add(p, REGION_KEPT, layer, name, batch, topk_capacity(n, prune), floatx_bytes, first, last, (void**)&r->values[k], NULL);
+        snprintf(name, sizeof name, "%s, mask", names[k]);
+        plan_add(p, REGION_KEPT, layer, name, batch, topk_words(n), 4, first, last, (void**)&r->mask[k], NULL);
+    }
+}
+
 // thirds: {0, 1, 2} on the device, q, k and v as column blocks of qkv [b*tokens, 3*width]. part [b*tokens, width] may be overwritten.
 static void razor_keep(const Shear* s, Razor* r, floatx* part, const floatx* qkv, const floatx* probs, const int* thirds, int b, int heads, int width) {
     timer_start(TIME_SHEAR);
@@ -497,14 +508,14 @@ static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
         snprintf(name, sizeof name, "%s.weight gradients (pool)", group_name[g]);
         plan_add(plan, REGION_GRADIENTS, -1, name, (int64_t)group->budget * example->cout, width, 4, 0, TICK_ALWAYS, (void**)&group->gradient_pool, NULL);
         if (example->at_hand) continue;
-        snprintf(name, sizeof name, "%s inputs (pool)", group_name[g]);
+        const char* pool = group_pool_name(g);
         if (o->preset == METHOD_PREBRPP) {
-            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch * m->tokens, width, floatx_bytes, example->kept_first, example->kept_last,
+            plan_add(plan, REGION_KEPT, -1, pool, (int64_t)group->budget * m->batch * m->tokens, width, floatx_bytes, example->kept_first, example->kept_last,
                      (void**)&group->kept_pool, NULL);
         } else {
-            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch, capacity, floatx_bytes, example->kept_first, example->kept_last,
+            plan_add(plan, REGION_KEPT, -1, pool, (int64_t)group->budget * m->batch, capacity, floatx_bytes, example->kept_first, example->kept_last,
                      (void**)&group->kept_pool, NULL);
-            plan_add(plan, REGION_KEPT, -1, name, (int64_t)group->budget * m->batch, words, 4, example->kept_first, example->kept_last,
+            plan_add(plan, REGION_KEPT, -1, pool, (int64_t)group->budget * m->batch, words, 4, example->kept_first, example->kept_last,
                      (void**)&group->mask_pool, NULL);
         }
     }
@@ -683,6 +694,23 @@ static Param* params_add(Params* p, ParamKind kind, int layer, const char* name,
     q->rows = rows;
     q->cols = cols;
     return q;
+}
+
+// Elements of the largest parameter, for scratch.
+static size_t params_largest(const Params* p) {
+    size_t most = 0;
+    for (int i = 0; i < p->count; i++) {
+        size_t n = (size_t)p->param[i].rows * (size_t)p->param[i].cols;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+// Tells the linear layer of a matrix where its weight and bias (NULL: none) lie, once they lie somewhere.
+static void linear_connect(const Param* weight, const Param* bias) {
+    weight->linear->w = weight->w;
+    weight->linear->b = bias ? bias->w : NULL;
+    weight->linear->db = bias ? bias->g : NULL;
 }
 
 // Plans weights (and, where activations are narrower than float, the copies that GEMMs read), and for what learns under the preset

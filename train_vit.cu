@@ -51,7 +51,7 @@ static VitOptions vit_defaults(void) {
 
 enum { OPTION_ROWS = 64 };
 
-// The table that parsing, --help, options.txt and --resume share. The last number says whether changing the option changes the run.
+// The table that parsing, --help, options.txt and --resume share. The last number but one says whether changing the option changes the run.
 static void vit_options(Option* table, VitOptions* o) {
     MethodOptions* m = &o->method;
     UpdateOptions* u = &o->update;
@@ -259,15 +259,7 @@ static void vit_plan_layer(Vit* v, int i) {
         plan_activation(p, deep && attn && !razor, i, "softmax weights", B * H * t, t, fx, F[OP_ATTENTION], F[OP_ATTENTION],
                         razor ? K[OP_ATTENTION] : o_again, K[OP_ATTENTION], (void**)&in->probs, (void**)&again->probs);
     if (razor) plan_activation(p, 0, i, "q, k or v", T, C, fx, F[OP_ATTENTION], F[OP_ATTENTION], K[OP_ATTENTION], K[OP_ATTENTION], (void**)&in->part, (void**)&again->part);
-    for (int k = 0; razor && deep && k < 4; k++) {
-        static const char* const names[4] = {"q", "k", "v", "softmax weights"};
-        char name[48];
-        int n = (int)(k < 3 ? t * C : H * t * t);
-        snprintf(name, sizeof name, "%s, values", names[k]);
-        plan_add(p, REGION_KEPT, i, name, B, topk_capacity(n, o->prune), fx, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor.values[k], NULL);
-        snprintf(name, sizeof name, "%s, mask", names[k]);
-        plan_add(p, REGION_KEPT, i, name, B, topk_words(n), 4, F[OP_ATTENTION], K[OP_ATTENTION], (void**)&l->razor.mask[k], NULL);
-    }
+    if (razor && deep) razor_plan(p, &l->razor, i, o->prune, (int)B, (int)t, (int)H, (int)C, fx, F[OP_ATTENTION], K[OP_ATTENTION]);
     plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[OP_FC2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
     plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
     plan_activation(p, deep, i, "norm2 1/sigma", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->rstd2, (void**)&again->rstd2);
@@ -292,13 +284,9 @@ static void vit_plan_layer(Vit* v, int i) {
 static size_t vit_scratch(const Vit* v) {
     const VitConfig* c = &v->config;
     int B = v->o.batch, t = v->tokens, T = B * t, d = c->width / c->heads;
-    size_t most = method_scratch(&v->method), params = 0;
-    for (int i = 0; i < v->params.count; i++) {
-        size_t n = (size_t)v->params.param[i].rows * (size_t)v->params.param[i].cols;
-        if (n > params) params = n;
-    }
+    size_t most = method_scratch(&v->method);
     int flash = v->o.method.attention == ATTENTION_FLASH;
-    size_t need[] = {squares_scratch(params), layernorm_scratch(T, c->width), linear_bias_scratch(B, c->classes), linear_bias_scratch(T, c->width),
+    size_t need[] = {squares_scratch(params_largest(&v->params)), layernorm_scratch(T, c->width), linear_bias_scratch(B, c->classes), linear_bias_scratch(T, c->width),
                      flash ? attention_flash_scratch(B, t, c->heads, d) : attention_materialized_scratch(B, t, c->heads, d),
                      image_scratch(B, v->raw_height, v->raw_width, c->image_size)};
     for (size_t k = 0; k < sizeof need / sizeof *need; k++)
@@ -378,14 +366,10 @@ static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
-        Linear* linear[4] = {l->qkv, l->proj, l->fc1, l->fc2};
-        Param* w[4] = {l->qkv_w, l->proj_w, l->fc1_w, l->fc2_w};
-        Param* b[4] = {l->qkv_b, l->proj_b, l->fc1_b, l->fc2_b};
-        for (int k = 0; k < 4; k++) {
-            linear[k]->w = w[k]->w;
-            linear[k]->b = b[k] ? b[k]->w : NULL;
-            linear[k]->db = b[k] ? b[k]->g : NULL;
-        }
+        linear_connect(l->qkv_w, l->qkv_b);
+        linear_connect(l->proj_w, l->proj_b);
+        linear_connect(l->fc1_w, l->fc1_b);
+        linear_connect(l->fc2_w, l->fc2_b);
     }
     if (!v->learning) return;
     static const int thirds[3] = {0, 1, 2};
