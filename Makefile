@@ -6,6 +6,7 @@
 #   make bench               the speed table, beside PyTorch where it is installed
 #   make SANITIZE=1 test     the same under address and undefined sanitizers
 #   make BACKEND=cuda        the trainers for a GPU, with nvcc (cpu: without; by default: cuda where there are nvcc and a GPU)
+#   make BACKEND=cuda PRECISION=fp32   in float; by default activations and the copies of weights that products read are bf16
 #   make clean
 
 CC = gcc
@@ -47,15 +48,18 @@ $(BUILD)/train_%.o: train_%.cu
 
 # For a GPU nvcc takes trainers and kernels. Without one in this machine: code for every generation that the toolkit knows.
 CUDA_ARCH = $(if $(filter-out 0,$(GPU)),native,all-major)
-CUDA_KERNELS = $(patsubst %.cu,build/cuda/%.o,$(wildcard kernels/*.cu))
-build/cuda/%.o: %.cu
+PRECISION = bf16
+CUDA = build/cuda-$(PRECISION)
+CUDA_KERNELS = $(patsubst %.cu,$(CUDA)/%.o,$(wildcard kernels/*.cu))
+$(CUDA)/%.o: %.cu
 	@mkdir -p $(@D)
-	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) -lineinfo -Xcompiler -fopenmp -MMD -MP -c $< -o $@
+	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) $(if $(filter bf16,$(PRECISION)),-DPREBR_BF16) -lineinfo -Xcompiler -fopenmp -MMD -MP -c $< -o $@
 
 # The programs at the top are of the backend that they were last made for.
-$(shell mkdir -p build && echo $(BACKEND) | cmp -s - build/backend || echo $(BACKEND) >build/backend)
+MADE_FOR = $(BACKEND) $(if $(filter cuda,$(BACKEND)),$(PRECISION))
+$(shell mkdir -p build && echo $(MADE_FOR) | cmp -s - build/backend || echo $(MADE_FOR) >build/backend)
 ifeq ($(BACKEND),cuda)
-train_%: build/cuda/train_%.o $(CUDA_KERNELS) $(DATA) build/backend
+train_%: $(CUDA)/train_%.o $(CUDA_KERNELS) $(DATA) build/backend
 	$(NVCC) -arch=$(CUDA_ARCH) $(filter %.o,$^) -lcublasLt -lcublas -lcjson -lz -lm -lpthread -Xcompiler -fopenmp -o $@
 else
 train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA) build/backend
@@ -75,45 +79,51 @@ $(BUILD)/test/%.o: test/%.c
 	$(CC) -std=gnu11 $(FLAGS) -I. -c $< -o $@
 
 # The CUDA kernels and the host code on top of them, compiled by the host compiler against test/cuda_on_cpu, which executes them; always
-# with the address sanitizer, which sees accesses out of bounds of device and shared memory.
+# with the address sanitizer, which sees accesses out of bounds of device and shared memory. In fp32, and in bf16 under build/cuda_on_cpu_bf16.
 EMULATED = build/cuda_on_cpu
 EMULATED_FLAGS = -O2 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=address -fno-omit-frame-pointer $(WARN) -MMD -MP
-EMULATED_KERNELS = $(patsubst %.cu,$(EMULATED)/%.o,$(wildcard kernels/*.cu)) $(patsubst %.cpp,$(EMULATED)/%.o,$(wildcard test/cuda_on_cpu/*.cpp))
+EMULATED_SOURCES = $(wildcard kernels/*.cu test/cuda_on_cpu/*.cpp)
 EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
 CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two
-CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor
+CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor $(EMULATED)_bf16/test/test_bf16
+CUDA_TRAINERS = $(foreach trainer,$(TRAINERS),$(EMULATED)/$(trainer) $(EMULATED)_bf16/$(trainer))
 
-$(EMULATED)/%.o: %.cu
-	@mkdir -p $(@D)
-	$(CXX) -x c++ -std=gnu++17 $(EMULATED_FLAGS) -Wno-missing-field-initializers -Itest/cuda_on_cpu -c $< -o $@
+# $(1): where to; $(2): further flags.
+define emulate
+$(1)/%.o: %.cu
+	@mkdir -p $$(@D)
+	$(CXX) -x c++ -std=gnu++17 $$(EMULATED_FLAGS) $(2) -Wno-missing-field-initializers -Itest/cuda_on_cpu -c $$< -o $$@
 
-$(EMULATED)/%.o: %.cpp
-	@mkdir -p $(@D)
-	$(CXX) -std=gnu++17 $(EMULATED_FLAGS) -c $< -o $@
+$(1)/%.o: %.cpp
+	@mkdir -p $$(@D)
+	$(CXX) -std=gnu++17 $$(EMULATED_FLAGS) -c $$< -o $$@
 
-$(EMULATED)/test/%.o: test/cuda_on_cpu/%.cu
-	@mkdir -p $(@D)
-	$(CXX) -x c++ -std=gnu++17 $(EMULATED_FLAGS) -Itest/cuda_on_cpu -c $< -o $@
+$(1)/test/%.o: test/cuda_on_cpu/%.cu
+	@mkdir -p $$(@D)
+	$(CXX) -x c++ -std=gnu++17 $$(EMULATED_FLAGS) $(2) -I. -Itest/cuda_on_cpu -c $$< -o $$@
 
 # The executor itself goes without: it switches stacks, and it is what costs time.
-$(EMULATED)/test/cuda_on_cpu/executor.o: EMULATED_FLAGS += -fno-sanitize=address
+$(1)/test/cuda_on_cpu/executor.o: EMULATED_FLAGS += -fno-sanitize=address
+
+$(1)/test/%: $(1)/test/%.o $(patsubst %,$(1)/%.o,$(basename $(EMULATED_SOURCES))) $(EMULATED_DATA)
+	$(CXX) -fsanitize=address $$^ $(LIBS) -o $$@
+
+$(1)/train_%: $(1)/train_%.o $(patsubst %,$(1)/%.o,$(basename $(EMULATED_SOURCES))) $(EMULATED_DATA)
+	$(CXX) -fsanitize=address $$^ $(LIBS) -o $$@
+endef
+$(eval $(call emulate,$(EMULATED)))
+$(eval $(call emulate,$(EMULATED)_bf16,-DPREBR_BF16))
 
 $(EMULATED)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 $(EMULATED_FLAGS) -I. -c $< -o $@
-
-$(EMULATED)/test/%: $(EMULATED)/test/%.o $(EMULATED_KERNELS) $(EMULATED_DATA)
-	$(CXX) -fsanitize=address $^ $(LIBS) -o $@
-
-$(EMULATED)/train_%: $(EMULATED)/train_%.o $(EMULATED_KERNELS) $(EMULATED_DATA)
-	$(CXX) -fsanitize=address $^ $(LIBS) -o $@
 
 tests: $(TESTS)
 
 cuda_tests: $(CUDA_TESTS)
 
 ifndef SANITIZE
-test: $(CUDA_TESTS) $(TRAINERS:%=$(EMULATED)/%)
+test: $(CUDA_TESTS) $(CUDA_TRAINERS)
 endif
 test: all tests
 	GOMP_SPINCOUNT=3000 BUILD=$(CURDIR)/$(BUILD) ctest --test-dir test --no-tests=error --output-on-failure

@@ -298,7 +298,7 @@ typedef enum { KEEP_NOTHING, KEEP_ALL, KEEP_TOPK, KEEP_COLUMNS } Keep;
 
 typedef struct {
     const floatx* w;         // [cout, cin]
-    const float* b;          // [cout] or NULL
+    const floatx* b;         // [cout] or NULL
     float* dw;               // [cout, cin], or compact [cout, columns], or NULL when nothing learns in this step
     float* db;               // [cout] or NULL when the bias does not learn
     int cin, cout;
@@ -675,6 +675,7 @@ typedef struct {
     ParamKind kind;
     int layer, rows, cols;
     float *w, *g;            // g NULL where it does not learn
+    floatx* copy;            // what a linear layer reads: w itself, or its rounding where floatx is narrower
     float *m, *v;            // moments (SGD: m is the velocity, v NULL)
     Linear* linear;          // PARAM_MATRIX only
 } Param;
@@ -706,22 +707,37 @@ static size_t params_largest(const Params* p) {
     return most;
 }
 
-// Tells the linear layer of a matrix where its weight and bias (NULL: none) lie, once they lie somewhere.
+// Where floatx is float the linear layers read the weights themselves. To be called once these lie somewhere, before linear_connect.
+static void params_connect(Params* p) {
+    for (int i = 0; i < p->count && sizeof(floatx) == sizeof(float); i++) p->param[i].copy = (floatx*)p->param[i].w;
+}
+
+static floatx* param_rounding(const Param* p) { return (void*)p->copy == (void*)p->w ? NULL : p->copy; }
+
+// After weights came from elsewhere than an update: a file, or a random start.
+static void params_round(const Params* p) {
+    for (int i = 0; i < p->count; i++) {
+        const Param* q = &p->param[i];
+        if (param_rounding(q)) device_round(q->copy, q->w, (size_t)q->rows * (size_t)q->cols);
+    }
+}
+
+// Tells the linear layer of a matrix where its weight and bias (NULL: none) lie.
 static void linear_connect(const Param* weight, const Param* bias) {
-    weight->linear->w = weight->w;
-    weight->linear->b = bias ? bias->w : NULL;
+    weight->linear->w = weight->copy;
+    weight->linear->b = bias ? bias->copy : NULL;
     weight->linear->db = bias ? bias->g : NULL;
 }
 
-// Plans weights (and, where activations are narrower than float, the copies that GEMMs read), and for what learns under the preset
+// Plans weights (and, where activations are narrower than float, the copies that linear layers read), and for what learns under the preset
 // gradients (matrices: see method_plan) and moments. forward_only: weights alone.
 static void params_plan(Params* p, Plan* plan, int preset, int optimizer, int floatx_bytes, int forward_only) {
     for (int i = 0; i < p->count; i++) {
         Param* q = &p->param[i];
-        int multiplies = q->kind == PARAM_MATRIX || q->kind == PARAM_PATCH || q->kind == PARAM_HEAD;
+        int linear = q->kind != PARAM_NORM && q->kind != PARAM_EMBEDDING;
         plan_add(plan, REGION_PARAMETERS, q->layer, q->name, q->rows, q->cols, 4, 0, TICK_ALWAYS, (void**)&q->w, NULL);
-        if (multiplies && floatx_bytes < 4)
-            plan_add(plan, REGION_PARAMETERS, q->layer, q->name, q->rows, q->cols, floatx_bytes, 0, TICK_ALWAYS, NULL, NULL);
+        if (linear && floatx_bytes < 4)
+            plan_add(plan, REGION_PARAMETERS, q->layer, q->name, q->rows, q->cols, floatx_bytes, 0, TICK_ALWAYS, (void**)&q->copy, NULL);
     }
     for (int i = 0; i < p->count && !forward_only; i++) {
         Param* q = &p->param[i];
@@ -807,16 +823,17 @@ static void params_update(Method* m, Params* params, const UpdateOptions* o, int
         AdamW adamw = {lr, 0.9, 0.999, 1e-8, decay, gradient_scale};
         SGD sgd = {lr, o->momentum, decay, gradient_scale};
         Linear* l = p->linear;
+        floatx* copy = param_rounding(p);
         if (l && l->keep == KEEP_COLUMNS) {
             int width = method->column_block;
-            if (o->optimizer == OPTIMIZER_ADAMW) adamw_columns(p->w, p->m, p->v, g, adamw, l->updates, l->blocks, l->n, width, p->rows, p->cols);
-            else sgd_columns(p->w, p->m, g, sgd, l->updates, l->blocks, l->n, width, p->rows, p->cols);
+            if (o->optimizer == OPTIMIZER_ADAMW) adamw_columns(p->w, copy, p->m, p->v, g, adamw, l->updates, l->blocks, l->n, width, p->rows, p->cols);
+            else sgd_columns(p->w, copy, p->m, g, sgd, l->updates, l->blocks, l->n, width, p->rows, p->cols);
             continue;
         }
         int t = (int)step + 1;
         if (l && l->arms) device_download(&t, l->updates, sizeof t);
-        if (o->optimizer == OPTIMIZER_ADAMW) adamw_dense(p->w, p->m, p->v, g, adamw, t, n);
-        else sgd_dense(p->w, p->m, g, sgd, t == 1, n);
+        if (o->optimizer == OPTIMIZER_ADAMW) adamw_dense(p->w, copy, p->m, p->v, g, adamw, t, n);
+        else sgd_dense(p->w, copy, p->m, g, sgd, t == 1, n);
     }
 }
 
@@ -895,6 +912,7 @@ static void state_load(Method* m, Params* params, const char* path, int64_t* ste
         host_view_close(view, (float*)e[i].device, floats, 1);
     }
     safetensors_close(&s);
+    params_round(params);
     for (int g = 0; g < m->groups; g++)
         if (m->group[g].arms) group_assign(m, g);
     free(e);
@@ -904,6 +922,12 @@ static void state_load(Method* m, Params* params, const char* path, int64_t* ste
 // 7. Around a run
 
 enum { PRECISION_FP32, PRECISION_BF16 };
+#define PRECISION_CHOICES "fp32|bf16"
+
+// What this program was built for.
+static int precision_built(void) { return sizeof(floatx) == sizeof(float) ? PRECISION_FP32 : PRECISION_BF16; }
+static const char* precision_name(int precision) { return precision == PRECISION_BF16 ? "bf16" : "fp32"; }
+static int precision_bytes(int precision) { return precision == PRECISION_BF16 ? 2 : 4; }
 
 // Rows of an option table for what learns (m: MethodOptions*) and for the update (u: UpdateOptions*), with their defaults.
 #define METHOD_OPTIONS(m)                                                                                                                                  \
@@ -977,7 +1001,9 @@ static void method_check(const MethodOptions* m, int width, int mlp, int precisi
         usage_error("--column-block %d does not divide the widths %d and %d of the model", m->column_block, width, mlp);
     if (m->preset == METHOD_BACKRAZOR && m->attention == ATTENTION_MATERIALIZED && m->recompute != RECOMPUTE_NONE)
         usage_error("--method backrazor --attention materialized keeps its own pruned q, k, v and softmax weights: use --recompute none");
-    if (precision == PRECISION_BF16 && !plan) usage_error("--precision bf16: the CPU computes in fp32; with --plan it shows what a GPU would need");
+    if (precision != precision_built() && !plan)
+        usage_error("--precision %s: this program computes in %s; with --plan it shows what %s would need (make BACKEND=cuda PRECISION=%s builds for it)",
+                    precision_name(precision), precision_name(precision_built()), precision_name(precision), precision_name(precision));
 }
 
 // "6G", "512M", "800000000": bytes, in powers of 1024.
@@ -1036,6 +1062,15 @@ static int device_finite(const float* device, size_t n) {
     size_t i = 0;
     while (i < n && isfinite(x[i])) i++;
     host_view_close(x, (float*)device, n, 0);
+    return i == n;
+}
+
+static int activations_finite(const floatx* device, size_t n) {
+    float* x = (float*)allocate(n, sizeof *x);
+    size_t i = 0;
+    device_download_floats(x, device, n);
+    while (i < n && isfinite(x[i])) i++;
+    free(x);
     return i == n;
 }
 

@@ -52,6 +52,7 @@ static BertOptions bert_defaults(void) {
     o.dropout = -1;
     o.method = method_defaults();
     o.update = update_defaults();
+    o.precision = precision_built();
     o.method.gelu = GELU_EXACT;   // the methods' own rates and GELU were measured on ViT (prebr.h): here the usual ones of BERT
     o.update.lr = 5e-5;
     o.update.head_scale = o.update.bias_scale = o.update.column_scale = 1;
@@ -76,7 +77,7 @@ static void bert_options(Option* table, BertOptions* o) {
         {OPTION_TEXT, "predictions", 0, &o->predictions, "FILE", "with --eval: write the predictions, one line a sequence", 0, 0, 0, 0},
         {OPTION_TEXT, "logits", 0, &o->logits, "FILE", "with --eval: write the outputs as raw float32 [sequences, outputs]", 0, 0, 0, 0},
         {OPTION_FLAG, "plan", 0, &o->plan, NULL, "only print what the run will need, next to `full`; needs no data", 0, 0, 0, 0},
-        {OPTION_CHOICE, "precision", 0, &o->precision, "fp32|bf16", "with --plan: activations of this precision (the CPU computes in fp32)", 0, 0, 0, 0},
+        {OPTION_CHOICE, "precision", 0, &o->precision, PRECISION_CHOICES, "of activations; another than this program's own with --plan only", 0, 0, 0, 0},
         {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 1, 0},
         {OPTION_FLAG, "from-scratch", 0, &o->from_scratch, NULL, "random weights for the config in --model", 0, 0, 1, 0},
         {OPTION_FLAG, "overwrite", 0, &o->overwrite, NULL, "replace an earlier run in --out", 0, 0, 0, 0},
@@ -221,7 +222,7 @@ static int tick_end(const Bert* v) { return 2 * tick_head(v); }
 static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
 static int backward_tick(const Bert* v, int layer, int op) { return tick_end(v) - forward_tick(layer, op); }
 
-static int floatx_bytes(const Bert* v) { return v->o.precision == PRECISION_BF16 ? 2 : (int)sizeof(floatx); }
+static int floatx_bytes(const Bert* v) { return precision_bytes(v->o.precision); }
 
 static void bert_plan_layer(Bert* v, int i) {
     Layer* l = &v->layer[i];
@@ -376,6 +377,7 @@ static void bert_free(Bert* v) {
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
 static void bert_connect(Bert* v) {
     v->method.shear.work = v->work;
+    params_connect(&v->params);
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
         linear_connect(l->qkv_w, l->qkv_b);
@@ -491,12 +493,12 @@ static void bert_forward(Bert* v, const TokenBatch* batch) {
     pool_forward(v->first, v->last, 0, 0, b, v->t, C);
     layernorm_forward(v->normed, v->first_mean, v->first_rstd, v->first, top->norm2_w->w, top->norm2_b->w, c->norm_eps, b, C);
     timer_start(TIME_GEMM);
-    linear_forward(v->pooler, v->normed, v->pooler_w->w, v->pooler_b->w, NULL, b, C, C);
+    linear_forward(v->pooler, v->normed, v->pooler_w->copy, v->pooler_b->copy, NULL, b, C, C);
     timer_start(TIME_ACTIVATION);
     tanh_forward(v->pooler, v->pooler, pooled);
     dropout_apply(v->dropped, v->pooler, NULL, head_dropout(v), pooled);
     timer_start(TIME_GEMM);
-    linear_forward(v->logits, v->dropped, v->head_w->w, v->head_b->w, NULL, b, C, c->outputs);
+    linear_forward(v->logits, v->dropped, v->head_w->copy, v->head_b->copy, NULL, b, C, c->outputs);
 }
 
 // Losses of the batch, and with `scale` > 0 the gradient of their sum times it.
@@ -600,14 +602,14 @@ static void bert_backward(Bert* v, int b) {
     linear_backward_weight(v->head_w->g, v->dlogits, v->dropped, beta, b, C, c->outputs);
     linear_backward_bias(v->head_b->g, v->dlogits, beta, b, c->outputs, v->work);
     if (!v->deep) return;
-    linear_backward_input(v->dpooler, v->dlogits, v->head_w->w, 0, b, C, c->outputs);
+    linear_backward_input(v->dpooler, v->dlogits, v->head_w->copy, 0, b, C, c->outputs);
     timer_start(TIME_ACTIVATION);
     dropout_apply(v->dpooler, v->dpooler, NULL, head_dropout(v), pooled);
     tanh_backward(v->dpooler, v->dpooler, v->pooler, pooled);
     timer_start(TIME_GEMM);
     if (v->pooler_w->g) linear_backward_weight(v->pooler_w->g, v->dpooler, v->normed, beta, b, C, C);
     linear_backward_bias(v->pooler_b->g, v->dpooler, beta, b, C, v->work);
-    linear_backward_input(v->dnormed, v->dpooler, v->pooler_w->w, 0, b, C, C);
+    linear_backward_input(v->dnormed, v->dpooler, v->pooler_w->copy, 0, b, C, C);
     timer_start(TIME_NORM);
     layernorm_backward(v->dfirst, top->norm2_w->g, top->norm2_b->g, v->dnormed, v->first, v->first_mean, v->first_rstd, top->norm2_w->w, 0, beta, b, C, v->work);
     pool_backward(v->dx, v->dfirst, 0, 0, b, v->t, C);
@@ -625,11 +627,11 @@ static void bert_backward(Bert* v, int b) {
 static void name_broken_layer(const Bert* v, int b, char* where, size_t size) {
     size_t n = (size_t)b * (size_t)v->t * (size_t)v->config.width;
     int layers = v->config.layers;
-    if (device_finite(v->last, n)) snprintf(where, size, "in the classifier");
+    if (activations_finite(v->last, n)) snprintf(where, size, "in the classifier");
     else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
     else snprintf(where, size, "below the classifier");
     for (int i = layers - 1; v->deep && i >= 0; i--) {
-        if (device_finite(v->layer[i].in.x, n)) continue;
+        if (activations_finite(v->layer[i].in.x, n)) continue;
         if (i) snprintf(where, size, "in the output of layer %d", i - 1);
         else snprintf(where, size, "in the embedding");
     }
@@ -690,7 +692,7 @@ static Evaluation bert_evaluate(Bert* v, const Tokens* data, const TokenSplit* s
             device_download(losses, v->losses, (size_t)count * sizeof *losses);
             for (int i = 0; i < count; i++) e.loss += losses[i] / (double)n;
         }
-        device_download(e.logits + (size_t)first * (size_t)outputs, v->logits, (size_t)count * (size_t)outputs * sizeof(float));
+        device_download_floats(e.logits + (size_t)first * (size_t)outputs, v->logits, (size_t)count * (size_t)outputs);
     }
     timer_stop();
     for (int i = 0; i < n; i++) {
@@ -781,6 +783,7 @@ static void initialise(Bert* v, Param* p) {
 static void bert_load(Bert* v, const BertConfig* file) {
     char* lines = bert_with_tensors(v, 1, read_tensors, file);
     if (!file->pooler) initialise(v, v->pooler_w);
+    params_round(&v->params);
     printf("%s", lines);
     free(lines);
 }
@@ -812,7 +815,7 @@ static void bert_print_plan(const BertOptions* o, const BertConfig* c, int token
     method_make_full(&full_options.method);
     Bert v = bert_planned(o, c, tokens, 1), full = bert_planned(&full_options, c, tokens, 1);
     printf("%d layers, %d wide, at most %d tokens; batch %d; %s activations; method %s\n", c->layers, c->width, tokens, o->batch,
-           floatx_bytes(&v) == 2 ? "bf16" : "fp32", preset_name(o->method.preset));
+           precision_name(o->precision), preset_name(o->method.preset));
     plan_print(&v.plan, &full.plan, c->layers);
     bert_free(&v);
     bert_free(&full);
@@ -959,8 +962,8 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     Bert v = bert_planned(o, &c, tokens, 1);
     char bytes[32], score_name[64] = "dev";
     for (int k = 0; k < data.metrics; k++) snprintf(score_name + strlen(score_name), sizeof score_name - strlen(score_name), " %s", data.metric[k]);
-    printf("%s\nmodel: %s, %d layers, %d wide, %d outputs, dropout %g\ndata: %s (%s), %d training and %d dev sequences of at most %d tokens\narena: %s\n",
-           device_name(), o->model, c.layers, c.width, c.outputs, c.dropout, data.path, data.task, train->count, has_dev ? dev->count : 0, tokens,
+    printf("%s, %s\nmodel: %s, %d layers, %d wide, %d outputs, dropout %g\ndata: %s (%s), %d training and %d dev sequences of at most %d tokens\narena: %s\n",
+           device_name(), precision_name(o->precision), o->model, c.layers, c.width, c.outputs, c.dropout, data.path, data.task, train->count, has_dev ? dev->count : 0, tokens,
            human_bytes(v.plan.bytes, bytes));
     bert_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
@@ -973,6 +976,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
         printf("resuming after step %lld of %lld%s\n", (long long)step, (long long)total, step < total ? "" : ": nothing is left to do");
     } else if (o->from_scratch) {
         for (int i = 0; i < v.params.count; i++) initialise(&v, &v.params.param[i]);
+        params_round(&v.params);
     } else {
         bert_load(&v, file);
     }

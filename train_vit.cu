@@ -46,6 +46,7 @@ static VitOptions vit_defaults(void) {
     o.crop_scale = 0.5;
     o.method = method_defaults();
     o.update = update_defaults();
+    o.precision = precision_built();
     return o;
 }
 
@@ -65,7 +66,7 @@ static void vit_options(Option* table, VitOptions* o) {
         {OPTION_TEXT, "logits", 0, &o->logits, "FILE", "with --eval: write the logits as raw float32 [images, classes]", 0, 0, 0, 0},
         {OPTION_TEXT, "predict", 0, &o->predict, "PHOTO", "only classify one photo", 0, 0, 0, 0},
         {OPTION_FLAG, "plan", 0, &o->plan, NULL, "only print what the run will need, next to `full`; needs no data", 0, 0, 0, 0},
-        {OPTION_CHOICE, "precision", 0, &o->precision, "fp32|bf16", "with --plan: activations of this precision (the CPU computes in fp32)", 0, 0, 0, 0},
+        {OPTION_CHOICE, "precision", 0, &o->precision, PRECISION_CHOICES, "of activations; another than this program's own with --plan only", 0, 0, 0, 0},
         {OPTION_TEXT, "budget", 0, &o->budget, "SIZE", "choose what is kept or recomputed so that the arena fits, e.g. 6G", 0, 0, 1, 0},
         {OPTION_FLAG, "from-scratch", 0, &o->from_scratch, NULL, "random weights for the config in --model", 0, 0, 1, 0},
         {OPTION_FLAG, "overwrite", 0, &o->overwrite, NULL, "replace an earlier run in --out", 0, 0, 0, 0},
@@ -208,7 +209,7 @@ static int tick_end(const Vit* v) { return 2 * tick_head(v); }
 static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
 static int backward_tick(const Vit* v, int layer, int op) { return tick_end(v) - forward_tick(layer, op); }
 
-static int floatx_bytes(const Vit* v) { return v->o.precision == PRECISION_BF16 ? 2 : (int)sizeof(floatx); }
+static int floatx_bytes(const Vit* v) { return precision_bytes(v->o.precision); }
 
 static void vit_plan_layer(Vit* v, int i) {
     Layer* l = &v->layer[i];
@@ -364,6 +365,7 @@ static void vit_free(Vit* v) {
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
 static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
+    params_connect(&v->params);
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
         linear_connect(l->qkv_w, l->qkv_b);
@@ -430,7 +432,7 @@ static void vit_forward(Vit* v, const uint8_t* raw, const int32_t* labels, const
                    v->raw_height, v->raw_width, c->image_size, v->work);
     patches_gather(v->patches, v->images, b, c->channels, c->image_size, c->patch);
     timer_start(TIME_GEMM);
-    linear_forward(v->embedded, v->patches, v->patch_w->w, v->patch_b->w, NULL, b * n, P, C);
+    linear_forward(v->embedded, v->patches, v->patch_w->copy, v->patch_b->copy, NULL, b * n, P, C);
     timer_start(TIME_OTHER);
     tokens_forward(v->layer[0].in.x, v->embedded, v->cls ? v->cls->w : NULL, v->position->w, b, n, c->class_token, C);
     for (int i = 0; i < c->layers; i++)
@@ -446,7 +448,7 @@ static void vit_forward(Vit* v, const uint8_t* raw, const int32_t* labels, const
         layernorm_forward(v->normed, v->norm_mean, v->norm_rstd, v->pooled, v->norm_w->w, v->norm_b->w, c->norm_eps, b, C);
     }
     timer_start(TIME_GEMM);
-    linear_forward(v->logits, features, v->head_w->w, v->head_b->w, NULL, b, C, c->classes);
+    linear_forward(v->logits, features, v->head_w->copy, v->head_b->copy, NULL, b, C, c->classes);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -536,12 +538,12 @@ static void vit_backward(Vit* v, int b) {
     linear_backward_bias(v->head_b->g, v->dlogits, beta, b, c->classes, v->work);
     if (!v->deep) return;
     if (norm_first) {
-        linear_backward_input(v->dpooled, v->dlogits, v->head_w->w, 0, b, C, c->classes);
+        linear_backward_input(v->dpooled, v->dlogits, v->head_w->copy, 0, b, C, c->classes);
         timer_start(TIME_NORM);
         pool_backward(v->dnormed, v->dpooled, c->mean_pool, c->class_token, b, v->tokens, C);
         layernorm_backward(v->dx, v->norm_w->g, v->norm_b->g, v->dnormed, v->last, v->norm_mean, v->norm_rstd, v->norm_w->w, 0, beta, T, C, v->work);
     } else {
-        linear_backward_input(v->dnormed, v->dlogits, v->head_w->w, 0, b, C, c->classes);
+        linear_backward_input(v->dnormed, v->dlogits, v->head_w->copy, 0, b, C, c->classes);
         timer_start(TIME_NORM);
         layernorm_backward(v->dpooled, v->norm_w->g, v->norm_b->g, v->dnormed, v->pooled, v->norm_mean, v->norm_rstd, v->norm_w->w, 0, beta, b, C, v->work);
         pool_backward(v->dx, v->dpooled, c->mean_pool, c->class_token, b, v->tokens, C);
@@ -594,12 +596,12 @@ static Crop crop_random(const Vit* v, uint32_t epoch, int32_t index) {
 // their memory, so that only the last output is left to look at.
 static void name_broken_layer(const Vit* v, char* where, size_t size) {
     size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
-    int layers = v->config.layers, last = device_finite(v->last, n);
+    int layers = v->config.layers, last = activations_finite(v->last, n);
     if (last) snprintf(where, size, "in the classifier");
     else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
     else snprintf(where, size, "below the classifier");
     for (int i = layers - 1; v->deep && i >= 0; i--) {
-        if (device_finite(v->layer[i].in.x, n)) continue;
+        if (activations_finite(v->layer[i].in.x, n)) continue;
         if (i) snprintf(where, size, "in the output of layer %d", i - 1);
         else snprintf(where, size, "in the embedding");
     }
@@ -668,7 +670,7 @@ static double vit_evaluate(Vit* v, const Split* split, int scored, FILE* logits,
             loss += losses[i];
         }
         if (!logits) continue;
-        device_download(row, v->logits, n * (size_t)classes * sizeof *row);
+        device_download_floats(row, v->logits, n * (size_t)classes);
         if (fwrite(row, sizeof *row, n * (size_t)classes, logits) != n * (size_t)classes) trouble("cannot write the logits: disk full?");
     }
     timer_stop();
@@ -738,6 +740,7 @@ static void vit_load(Vit* v, const VitConfig* file) {
     char* lines = vit_with_tensors(v, 1, read_tensors, file);
     printf("%s", lines);
     free(lines);
+    params_round(&v->params);
 }
 
 // A new network: matrices, class token and positions from a normal distribution, norms 1, biases and the head 0.
@@ -753,6 +756,7 @@ static void vit_initialise(Vit* v) {
         }
         host_view_close(w, p->w, n, 1);
     }
+    params_round(&v->params);
 }
 
 // DIR/name, complete or not at all.
@@ -788,7 +792,7 @@ static void vit_print_plan(const VitOptions* o, const VitConfig* c, const Images
     method_make_full(&full_options.method);
     Vit v = vit_planned(o, c, d, 1), full = vit_planned(&full_options, c, d, 1);
     printf("%d layers, %d wide, patch %d, %d px: %d tokens; batch %d; %s activations; method %s\n", c->layers, c->width, c->patch, c->image_size,
-           v.tokens, o->batch, floatx_bytes(&v) == 2 ? "bf16" : "fp32", preset_name(o->method.preset));
+           v.tokens, o->batch, precision_name(o->precision), preset_name(o->method.preset));
     plan_print(&v.plan, &full.plan, c->layers);
     vit_free(&v);
     vit_free(&full);
@@ -868,7 +872,7 @@ static void run_predict(VitOptions* o, VitConfig* file) {
     vit_forward(&v, photo.rgb, NULL, &crop, 1);
     timer_stop();
     float* logits = (float*)allocate((size_t)c.classes, sizeof *logits);
-    device_download(logits, v.logits, (size_t)c.classes * sizeof *logits);
+    device_download_floats(logits, v.logits, (size_t)c.classes);
     double most = logits[0], sum = 0;
     for (int i = 0; i < c.classes; i++) most = logits[i] > most ? logits[i] : most;
     for (int i = 0; i < c.classes; i++) sum += exp(logits[i] - most);
@@ -903,8 +907,8 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
 
     Vit v = vit_planned(o, &c, &data, 1);
     char bytes[32];
-    printf("%s\nmodel: %s, %d layers, %d wide, %d px, %d classes\ndata: %s (%s), %d training and %d test images of %d x %d\narena: %s\n", device_name(), o->model,
-           c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
+    printf("%s, %s\nmodel: %s, %d layers, %d wide, %d px, %d classes\ndata: %s (%s), %d training and %d test images of %d x %d\narena: %s\n", device_name(), precision_name(o->precision),
+           o->model, c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
            human_bytes(v.plan.bytes, bytes));
     vit_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk

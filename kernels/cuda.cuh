@@ -50,7 +50,7 @@ static inline unsigned blocks_for(size_t n, size_t per_block) { return (unsigned
 template <class T> struct Wide { enum { N = 16 / sizeof(T) }; };
 enum { WIDE = Wide<floatx>::N };
 
-template <class T, int N> struct __align__(N * sizeof(T)) Pack { T v[N]; };
+template <class T, int N> struct __align__(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack { T v[N]; };
 
 template <int N, class T> __device__ __forceinline__ Pack<T, N> load(const T* p) { return *(const Pack<T, N>*)p; }
 template <int N, class T> __device__ __forceinline__ void store(T* p, Pack<T, N> v) { *(Pack<T, N>*)p = v; }

@@ -145,6 +145,23 @@ void device_zero(void* p, size_t bytes) {
 
 void device_sync(void) { CUDA(cudaStreamSynchronize(device_stream())); }
 
+void device_download_floats(float* host, const floatx* from, size_t n) {
+    floatx* raw = (floatx*)malloc((n ? n : 1) * sizeof *raw);
+    if (!raw) refuse("out of memory on the host");
+    device_download(raw, from, n * sizeof *raw);
+    for (size_t i = 0; i < n; i++) host[i] = (float)raw[i];
+    free(raw);
+}
+
+static __global__ void round_all(floatx* copy, const float* w, size_t n) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) copy[i] = (floatx)w[i];
+}
+
+void device_round(floatx* copy, const float* w, size_t n) {
+    if (n) LAUNCH(round_all, blocks_for(n, BLOCK), BLOCK, 0, copy, w, n);
+}
+
 float* host_view_open(float* p, size_t n) {
     float* view = (float*)malloc((n ? n : 1) * sizeof *view);
     if (!view) refuse("out of memory on the host");

@@ -18,9 +18,14 @@
 #endif
 #endif
 
-// Element type of activations and of the weights a GEMM reads. Statistics, gradients of parameters, master weights and
-// moments are always float.
+// Element type of activations and of the weights and biases that a linear layer reads: bfloat16 in the CUDA build with PRECISION=bf16, else
+// float. Statistics, gradients of parameters, master weights and moments are always float, and so is all arithmetic.
+#ifdef PREBR_BF16
+#include <cuda_bf16.h>
+typedef __nv_bfloat16 floatx;
+#else
 typedef float floatx;
+#endif
 
 C_BEGIN
 
@@ -49,6 +54,12 @@ void device_download(void* host, const void* device, size_t bytes);
 void device_copy(void* to, const void* from, size_t bytes);
 void device_zero(void* p, size_t bytes);
 void device_sync(void);
+
+// n elements of type floatx, as floats.
+void device_download_floats(float* host, const floatx* device, size_t n);
+
+// copy [n] = w [n], rounded to floatx.
+void device_round(floatx* copy, const float* w, size_t n);
 
 // Device memory as the host sees it, for loading and saving: p itself where both are the same memory, else a host copy. Closing a
 // view with write = 1 brings what was written into the device's memory.

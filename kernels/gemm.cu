@@ -40,6 +40,9 @@ static void blas_open(void) {
 }
 
 static cudaDataType type_of(const float*) { return CUDA_R_32F; }
+#ifdef PREBR_BF16
+static cudaDataType type_of(const floatx*) { return CUDA_R_16BF; }
+#endif
 
 // What decides the algorithm. Zeroed before it is filled, so that it can be compared byte by byte.
 typedef struct {
@@ -114,20 +117,20 @@ static Plan* plan_for(const Key* key) {
 }
 
 // c [m, n] of row stride ldc = bias [n] (NULL: 0) + residual (NULL: 0; of row stride ldc)
-static __global__ void fill(floatx* c, const float* bias, const floatx* residual, int m, int n, int ldc) {
+static __global__ void fill(floatx* c, const floatx* bias, const floatx* residual, int m, int n, int ldc) {
     int j = blockIdx.x * blockDim.x + threadIdx.x;
     for (int i = blockIdx.y; j < n && i < m; i += gridDim.y) {
         size_t at = (size_t)i * ldc + j;
-        c[at] = (floatx)((bias ? bias[j] : 0) + (residual ? (float)residual[at] : 0));
+        c[at] = (floatx)((bias ? (float)bias[j] : 0) + (residual ? (float)residual[at] : 0));
     }
 }
 
-static void fill_rows(floatx* c, const float* bias, const floatx* residual, int m, int n, int ldc) {
+static void fill_rows(floatx* c, const floatx* bias, const floatx* residual, int m, int n, int ldc) {
     LAUNCH(fill, dim3(blocks_for(n, BLOCK), m < 65535 ? m : 65535), BLOCK, 0, c, bias, residual, m, n, ldc);
 }
 
 // C = op(A) op(B) + bias + add; add NULL: nothing, else of C's stride.
-template <class C> static void product(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const float* bias,
+template <class C> static void product(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const floatx* bias,
                                        const C* add, C* c, int ldc) {
     blas_open();
     Key key;
@@ -152,7 +155,7 @@ template <class C> static void product(int ta, int tb, int m, int n, int k, cons
                       type_of(c), ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
-void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const float* bias, const floatx* residual,
+void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const floatx* bias, const floatx* residual,
               floatx* c, int ldc) {
     if (m < 1 || n < 1) return;
     if (k >= 1) product<floatx>(ta, tb, m, n, k, a, lda, b, ldb, bias, residual, c, ldc);

@@ -14,7 +14,7 @@ void gemm(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const f
 
 // C = op(A) op(B) + bias + residual in one pass. bias [n] may be NULL; residual [m, n] has C's row stride, may be C itself,
 // and may be NULL.
-void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const float* bias,
+void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const floatx* bias,
               const floatx* residual, floatx* c, int ldc);
 
 // The same as gemm for the gradient of a weight: C is float on every backend.

@@ -7,7 +7,7 @@
 #include "cuda.cuh"
 #include "gemm.h"
 
-void linear_forward(floatx* y, const floatx* x, const floatx* w, const float* b, const floatx* residual, int t, int cin, int cout) {
+void linear_forward(floatx* y, const floatx* x, const floatx* w, const floatx* b, const floatx* residual, int t, int cin, int cout) {
     gemm_add(0, 1, t, cout, cin, x, cin, w, cin, b, residual, y, cout);
 }
 

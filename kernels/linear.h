@@ -10,7 +10,7 @@
 C_BEGIN
 
 // y = x w^T + b + residual. b [cout] may be NULL; residual [t, cout] may be NULL and may be y itself.
-void linear_forward(floatx* y, const floatx* x, const floatx* w, const float* b, const floatx* residual, int t, int cin, int cout);
+void linear_forward(floatx* y, const floatx* x, const floatx* w, const floatx* b, const floatx* residual, int t, int cin, int cout);
 
 // dx [t, cin] = dy w; beta 0 overwrites dx, 1 adds to it.
 void linear_backward_input(floatx* dx, const floatx* dy, const floatx* w, float beta, int t, int cin, int cout);

@@ -111,10 +111,10 @@ template <int N> __global__ void norm_backward_rows(floatx* dx, const floatx* dy
     if (i < t) row_backward<N, 0>(dx + at, dy + at, x + at, mean[i], rstd[i], gamma, beta_dx, c, NULL, NULL);
 }
 
-// dx, and partial [tiles][2][c] = this block's dgamma and dbeta. Without partial the arithmetic is the same, so that dx has the same bits.
-template <int ROUNDS> __global__ void __launch_bounds__(BLOCK, 1) norm_backward(floatx* dx, float* partial, const floatx* dy, const floatx* x, const float* mean,
+// dx, and partial [tiles][2][c] = this block's dgamma and dbeta, of FLOATS columns for each lane. Without partial the arithmetic is the same, so that dx has the same bits.
+template <int FLOATS> __global__ void __launch_bounds__(BLOCK, 1) norm_backward(floatx* dx, float* partial, const floatx* dy, const floatx* x, const float* mean,
                                                                              const float* rstd, const float* gamma, float beta_dx, int t, int c) {
-    enum { N = WIDE };
+    enum { N = WIDE, ROUNDS = FLOATS / N };
     __shared__ float sums[WARPS][WARP * N];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     Pack<float, N> parameters[2][ROUNDS] = {};
@@ -174,15 +174,15 @@ static __global__ void norm_add_tiles(float* dgamma, float* dbeta, const float* 
 void layernorm_backward(floatx* dx, float* dgamma, float* dbeta, const floatx* dy, const floatx* x, const float* mean, const float* rstd,
                         const float* gamma, float beta_dx, float beta_dp, int t, int c, void* scratch) {
     float* partial = (float*)scratch;
-    int packs = wide(c, dx, dy, x, gamma), tiles = tiles_of(t), rounds = (c + WARP * WIDE - 1) / (WARP * WIDE), fused = packs && rounds <= 12;
+    int packs = wide(c, dx, dy, x, gamma), tiles = tiles_of(t), floats = (c + WARP * WIDE - 1) / (WARP * WIDE) * WIDE, fused = packs && floats <= 48;
     if (t < 1) return;
     if (!dgamma && !dbeta) partial = NULL;
     if (fused) {
-        if (rounds <= 2) LAUNCH(norm_backward<2>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
-        else if (rounds <= 4) LAUNCH(norm_backward<4>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
-        else if (rounds <= 6) LAUNCH(norm_backward<6>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
-        else if (rounds <= 8) LAUNCH(norm_backward<8>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
-        else LAUNCH(norm_backward<12>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
+        if (floats <= 8) LAUNCH(norm_backward<8>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
+        else if (floats <= 16) LAUNCH(norm_backward<16>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
+        else if (floats <= 24) LAUNCH(norm_backward<24>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
+        else if (floats <= 32) LAUNCH(norm_backward<32>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
+        else LAUNCH(norm_backward<48>, tiles, BLOCK, 0, dx, partial, dy, x, mean, rstd, gamma, beta_dx, t, c);
     } else {
         if (partial) LAUNCH(norm_parameters, dim3(blocks_for(c, BLOCK), tiles), BLOCK, 0, partial, dy, x, mean, rstd, t, c);   // before dx, which may be dy
         if (packs) LAUNCH(norm_backward_rows<WIDE>, blocks_for(t, WARPS), BLOCK, 0, dx, dy, x, mean, rstd, gamma, beta_dx, t, c);

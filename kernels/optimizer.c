@@ -1,6 +1,6 @@
 // AdamW and SGD on the CPU: one pass over weights, moments and gradients, bound by memory.
 //
-// Scalars of a step are made in double and rounded once, and the arithmetic of an element follows PyTorch's order. Work is cut
+// There are no copies to write: floatx is float. Scalars of a step are made in double and rounded once, and the arithmetic of an element follows PyTorch's order. Work is cut
 // into fixed tiles, each done by one thread, so that the same vector code meets the same element for any number of threads.
 #include "optimizer.h"
 
@@ -42,14 +42,14 @@ static inline void adamw(float* restrict w, float* restrict m, float* restrict v
     }
 }
 
-void adamw_dense(float* w, float* m, float* v, const float* g, AdamW o, int t, size_t n) {
+void adamw_dense(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, int t, size_t n) {
     AdamWStep s = adamw_step(o, t);
     #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += TILE) adamw(w + i, m + i, v + i, g + i, s, (int)least(TILE, n - i));
 }
 
 // The scalars of up to BLOCKS blocks are made once for ROWS rows; neighbours mostly share their t.
-void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows,
+void adamw_columns(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows,
                    int cin) {
     #pragma omp parallel for schedule(static)
     for (int row = 0; row < rows; row += ROWS)
@@ -79,12 +79,12 @@ static inline void sgd(float* restrict w, float* restrict velocity, const float*
     }
 }
 
-void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size_t n) {
+void sgd_dense(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, size_t n) {
     #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += TILE) sgd(w + i, velocity + i, g + i, o, first, (int)least(TILE, n - i));
 }
 
-void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows,
+void sgd_columns(float* w, floatx* copy, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows,
                  int cin) {
     #pragma omp parallel for schedule(static)
     for (int r = 0; r < rows; r++)

@@ -19,7 +19,15 @@ static __host__ __device__ AdamWStep adamw_step(AdamW o, int t) {
     return s;
 }
 
-template <int N> __device__ void adamw(float* w, float* m, float* v, const float* g, AdamWStep s) {
+// copy of one pack, where there is one.
+template <int N> __device__ __forceinline__ void store_copy(floatx* copy, Pack<float, N> w) {
+    if (!copy) return;
+    Pack<floatx, N> rounded;
+    for (int k = 0; k < N; k++) rounded.v[k] = (floatx)w.v[k];
+    store<N>(copy, rounded);
+}
+
+template <int N> __device__ void adamw(float* w, floatx* copy, float* m, float* v, const float* g, AdamWStep s) {
     Pack<float, N> wn = load<N>(w), mn = load<N>(m), vn = load<N>(v), gn = load<N>(g);
     for (int k = 0; k < N; k++) {
         float gk = gn.v[k] * s.scale;
@@ -28,11 +36,12 @@ template <int N> __device__ void adamw(float* w, float* m, float* v, const float
         wn.v[k] = wn.v[k] * s.decay - s.step * mn.v[k] / (sqrtf(vn.v[k]) / s.root + s.eps);
     }
     store<N>(w, wn);
+    store_copy<N>(copy, wn);
     store<N>(m, mn);
     store<N>(v, vn);
 }
 
-template <int N> __device__ void sgd(float* w, float* velocity, const float* g, SGD o, int first) {
+template <int N> __device__ void sgd(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first) {
     Pack<float, N> wn = load<N>(w), vn = load<N>(velocity), gn = load<N>(g);
     float lr = (float)o.lr, decay = (float)o.weight_decay, momentum = (float)o.momentum;
     for (int k = 0; k < N; k++) {
@@ -41,6 +50,7 @@ template <int N> __device__ void sgd(float* w, float* velocity, const float* g, 
         wn.v[k] -= lr * vn.v[k];
     }
     store<N>(w, wn);
+    store_copy<N>(copy, wn);
     store<N>(velocity, vn);
 }
 
@@ -48,28 +58,30 @@ template <int N> __device__ void sgd(float* w, float* velocity, const float* g, 
 
 enum { FOUR = 4 };
 
-static __global__ void adamw_all(float* w, float* m, float* v, const float* g, AdamWStep s, size_t packs, size_t n) {
+__device__ __forceinline__ floatx* offset(floatx* copy, size_t by) { return copy ? copy + by : NULL; }
+
+static __global__ void adamw_all(float* w, floatx* copy, float* m, float* v, const float* g, AdamWStep s, size_t packs, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, one = packs * FOUR + (i - packs);
-    if (i < packs) adamw<FOUR>(w + i * FOUR, m + i * FOUR, v + i * FOUR, g + i * FOUR, s);
-    else if (one < n) adamw<1>(w + one, m + one, v + one, g + one, s);
+    if (i < packs) adamw<FOUR>(w + i * FOUR, offset(copy, i * FOUR), m + i * FOUR, v + i * FOUR, g + i * FOUR, s);
+    else if (one < n) adamw<1>(w + one, offset(copy, one), m + one, v + one, g + one, s);
 }
 
-static __global__ void sgd_all(float* w, float* velocity, const float* g, SGD o, int first, size_t packs, size_t n) {
+static __global__ void sgd_all(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, size_t packs, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, one = packs * FOUR + (i - packs);
-    if (i < packs) sgd<FOUR>(w + i * FOUR, velocity + i * FOUR, g + i * FOUR, o, first);
-    else if (one < n) sgd<1>(w + one, velocity + one, g + one, o, first);
+    if (i < packs) sgd<FOUR>(w + i * FOUR, offset(copy, i * FOUR), velocity + i * FOUR, g + i * FOUR, o, first);
+    else if (one < n) sgd<1>(w + one, offset(copy, one), velocity + one, g + one, o, first);
 }
 
 static size_t packs_of(size_t n, int aligned) { return aligned ? n / FOUR : 0; }
 
-void adamw_dense(float* w, float* m, float* v, const float* g, AdamW o, int t, size_t n) {
-    size_t packs = packs_of(n, aligned16(w) && aligned16(m) && aligned16(v) && aligned16(g));
-    if (n) LAUNCH(adamw_all, blocks_for(n - packs * (FOUR - 1), BLOCK), BLOCK, 0, w, m, v, g, adamw_step(o, t), packs, n);
+void adamw_dense(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, int t, size_t n) {
+    size_t packs = packs_of(n, aligned16(w) && aligned16(copy) && aligned16(m) && aligned16(v) && aligned16(g));
+    if (n) LAUNCH(adamw_all, blocks_for(n - packs * (FOUR - 1), BLOCK), BLOCK, 0, w, copy, m, v, g, adamw_step(o, t), packs, n);
 }
 
-void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size_t n) {
-    size_t packs = packs_of(n, aligned16(w) && aligned16(velocity) && aligned16(g));
-    if (n) LAUNCH(sgd_all, blocks_for(n - packs * (FOUR - 1), BLOCK), BLOCK, 0, w, velocity, g, o, first, packs, n);
+void sgd_dense(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, size_t n) {
+    size_t packs = packs_of(n, aligned16(w) && aligned16(copy) && aligned16(velocity) && aligned16(g));
+    if (n) LAUNCH(sgd_all, blocks_for(n - packs * (FOUR - 1), BLOCK), BLOCK, 0, w, copy, velocity, g, o, first, packs, n);
 }
 
 // ---- column blocks: a thread takes one pack of the compact columns over ROWS rows, so that the powers in a block's scalars are taken
@@ -77,48 +89,48 @@ void sgd_dense(float* w, float* velocity, const float* g, SGD o, int first, size
 
 enum { ROWS = 32 };
 
-template <int N> __global__ void adamw_blocks(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
+template <int N> __global__ void adamw_blocks(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
     int p = (blockIdx.x * blockDim.x + threadIdx.x) * N, j = p / width, columns = n * width, end = min(rows, (int)(blockIdx.y + 1) * ROWS);
     if (p >= columns) return;
     AdamWStep s = adamw_step(o, t[j]);
     size_t column = (size_t)blocks[j] * width + p % width;
     for (int r = blockIdx.y * ROWS; r < end; r++) {
         size_t at = (size_t)r * cin + column;
-        adamw<N>(w + at, m + at, v + at, g + (size_t)r * columns + p, s);
+        adamw<N>(w + at, offset(copy, at), m + at, v + at, g + (size_t)r * columns + p, s);
     }
 }
 
-template <int N> __global__ void sgd_blocks(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
+template <int N> __global__ void sgd_blocks(float* w, floatx* copy, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
     int p = (blockIdx.x * blockDim.x + threadIdx.x) * N, j = p / width, columns = n * width, end = min(rows, (int)(blockIdx.y + 1) * ROWS);
     if (p >= columns) return;
     int first = t[j] == 1;
     size_t column = (size_t)blocks[j] * width + p % width;
     for (int r = blockIdx.y * ROWS; r < end; r++) {
         size_t at = (size_t)r * cin + column;
-        sgd<N>(w + at, velocity + at, g + (size_t)r * columns + p, o, first);
+        sgd<N>(w + at, offset(copy, at), velocity + at, g + (size_t)r * columns + p, o, first);
     }
 }
 
 enum { NARROW = 64 };   // threads of a block: there are few packs in a row
 
-static int four_fit(const void* w, const void* m, const void* v, const void* g, int width, int cin) {
-    return width % FOUR == 0 && cin % FOUR == 0 && aligned16(w) && aligned16(m) && aligned16(v) && aligned16(g);
+static int four_fit(const void* w, const void* copy, const void* m, const void* v, const void* g, int width, int cin) {
+    return width % FOUR == 0 && cin % FOUR == 0 && aligned16(w) && aligned16(copy) && aligned16(m) && aligned16(v) && aligned16(g);
 }
 
-void adamw_columns(float* w, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
+void adamw_columns(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
     if (n < 1 || rows < 1) return;
     size_t columns = (size_t)n * width;
-    if (four_fit(w, m, v, g, width, cin))
-        LAUNCH(adamw_blocks<FOUR>, dim3(blocks_for(columns / FOUR, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, m, v, g, o, t, blocks, n, width, rows, cin);
-    else LAUNCH(adamw_blocks<1>, dim3(blocks_for(columns, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, m, v, g, o, t, blocks, n, width, rows, cin);
+    if (four_fit(w, copy, m, v, g, width, cin))
+        LAUNCH(adamw_blocks<FOUR>, dim3(blocks_for(columns / FOUR, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, copy, m, v, g, o, t, blocks, n, width, rows, cin);
+    else LAUNCH(adamw_blocks<1>, dim3(blocks_for(columns, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, copy, m, v, g, o, t, blocks, n, width, rows, cin);
 }
 
-void sgd_columns(float* w, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
+void sgd_columns(float* w, floatx* copy, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
     if (n < 1 || rows < 1) return;
     size_t columns = (size_t)n * width;
-    if (four_fit(w, velocity, velocity, g, width, cin))
-        LAUNCH(sgd_blocks<FOUR>, dim3(blocks_for(columns / FOUR, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, velocity, g, o, t, blocks, n, width, rows, cin);
-    else LAUNCH(sgd_blocks<1>, dim3(blocks_for(columns, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, velocity, g, o, t, blocks, n, width, rows, cin);
+    if (four_fit(w, copy, velocity, velocity, g, width, cin))
+        LAUNCH(sgd_blocks<FOUR>, dim3(blocks_for(columns / FOUR, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, copy, velocity, g, o, t, blocks, n, width, rows, cin);
+    else LAUNCH(sgd_blocks<1>, dim3(blocks_for(columns, NARROW), blocks_for(rows, ROWS)), NARROW, 0, w, copy, velocity, g, o, t, blocks, n, width, rows, cin);
 }
 
 // ---- global norm: a sum for each TILE elements, then the tiles' sums by one block, every thread a fixed share

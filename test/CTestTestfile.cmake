@@ -16,7 +16,7 @@ endforeach()
 
 # The CUDA kernels' tests: the same sources, linked with the kernels that test/cuda_on_cpu executes. The programs that Make built. They
 # leave lists of what they launched, which test_cuda_coverage adds up.
-file(GLOB programs $ENV{BUILD}/cuda_on_cpu/test/test_*)
+file(GLOB programs $ENV{BUILD}/cuda_on_cpu/test/test_* $ENV{BUILD}/cuda_on_cpu_bf16/test/test_*)
 foreach(program ${programs})
   get_filename_component(name ${program} NAME)
   if(name MATCHES "^test_[a-z_0-9]+$")

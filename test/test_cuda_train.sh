@@ -8,20 +8,21 @@ need_python struct
 cpu=$(dirname "$train_vit")
 export CUDA_ON_CPU_HIDE=1
 
-# same PROGRAM STEPS OPTION...: both builds, then the logs side by side. One rate for all and the exact GELU, unless said otherwise: at the methods'
+# same PROGRAM STEPS OPTION...: both builds, then the logs side by side, which may differ by `far` (relative to 1 + value) in loss and gradient norm. One rate for all and the exact GELU, unless said otherwise: at the methods'
 # own rates such small models diverge, and 2-bit codes that flip by rounding then show in the gradient norm.
+far=1e-4 cuda_build=cuda
 same() {
     local program=$1 steps=$2
     shift 2
-    for build in cpu cuda; do
+    for build in cpu $cuda_build; do
         rm -rf "$tmp/run-$build"
         quietly "${!build}/$program" --steps "$steps" --lr 1e-3 --warmup 0 --eval-every -1 --threads 1 \
             --head-lr-scale 1 --bias-lr-scale 1 --column-lr-scale 1 --gelu exact -o "$tmp/run-$build" "$@" || return
     done
-    awk -F, -v name="$program $*" 'function far(a, b) { return (a > b ? a - b : b - a) > 1e-4 * (1 + (b > 0 ? b : -b)) }
+    awk -F, -v name="$program $*" -v far=$far 'function differ(a, b) { return (a > b ? a - b : b - a) > far * (1 + (b > 0 ? b : -b)) }
         NR == FNR { loss[$1] = $3; norm[$1] = $5; next }
-        FNR > 1 && (!($1 in loss) || far($3, loss[$1]) || far($5, norm[$1])) { print name ": step " $1 ": loss " $3 " norm " $5 ", CPU " loss[$1] " " norm[$1]; bad = 1 }
-        END { exit bad || FNR < 2 }' "$tmp/run-cpu/log.csv" "$tmp/run-cuda/log.csv" || fail "the logs of $program $*"
+        FNR > 1 && (!($1 in loss) || differ($3, loss[$1]) || differ($5, norm[$1])) { print name ": step " $1 ": loss " $3 " norm " $5 ", CPU " loss[$1] " " norm[$1]; bad = 1 }
+        END { exit bad || FNR < 2 }' "$tmp/run-cpu/log.csv" "$tmp/run-$cuda_build/log.csv" || fail "the logs of $program $*"
 }
 
 tiny_model "$tmp/vit"
@@ -59,4 +60,24 @@ done
 if [ -e "${PREBR_TEST_DATA:-/nonexistent}/vit_tiny_patch16_224" ]; then
     same train_vit 3 -m "$PREBR_TEST_DATA/vit_tiny_patch16_224" -d "$PREBR_TEST_DATA/cifar-10-batches-bin" --classes 0-3 --image-size 32 -b 4 --method prebr++
 fi
+
+# In bf16, whose unit is 2^-8 of a value: every activation is off by up to half of one, and losses and gradient norms, which average over thousands of
+# them, by a few at most.
+cuda_bf16=${cuda}_bf16 cuda_build=cuda_bf16 far=2e-2
+for options in "--method full" "--method prebr++ --resample 2 --column-block 8 --gelu regelu2" "--method backrazor" "--method full --recompute block"; do
+    same train_vit 4 -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 $options
+done
+same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 --method full
+same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 --method prebr++ --resample 2 --column-block 8
+
+# A bf16 run that was stopped goes on bit for bit: the copies of the weights are made again from the weights.
+bf16_run=("$cuda_bf16/train_vit" -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 --method prebr++ --column-block 8 --resample 2 --steps 7 --eval-every -1)
+quietly "${bf16_run[@]}" -o "$tmp/whole"
+"${bf16_run[@]}" -o "$tmp/halves" >/dev/null 2>&1 &
+until grep -q "^2," "$tmp/halves/log.csv" 2>/dev/null || ! kill -0 $! 2>/dev/null; do sleep 0.01; done
+kill -INT $!
+wait $! 2>/dev/null
+[ "$(wc -l <"$tmp/halves/log.csv")" -lt 8 ] || fail "the bf16 run was over before it could be stopped"
+quietly "$cuda_bf16/train_vit" --resume "$tmp/halves"
+cmp -s "$tmp/whole/state/state.safetensors" "$tmp/halves/state/state.safetensors" || fail "a bf16 run that was stopped ends otherwise"
 finish

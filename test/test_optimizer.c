@@ -34,8 +34,8 @@ static void test_dense(size_t n, int steps) {
     for (int t = 1; t <= steps; t++) {
         float* g = test_array(n);
         if (n > 2) g[1] = 0, g[2] *= 1e-6f;   // a weight that never gets a gradient, and one of tiny gradients
-        adamw_dense(w, m, v, g, ADAMW, t, n);
-        sgd_dense(w2, velocity, g, MOMENTUM, t == 1, n);
+        adamw_dense(w, NULL, m, v, g, ADAMW, t, n);
+        sgd_dense(w2, NULL, velocity, g, MOMENTUM, t == 1, n);
         for (size_t i = 0; i < n; i++) {
             reference_adamw(dw + i, dm + i, dv + i, g[i], t);
             reference_sgd(dw2 + i, dvelocity + i, g[i], t);
@@ -63,8 +63,8 @@ static void test_columns(int rows, int cin, int width) {
         float* all[] = {w, m, v, w2, velocity};
         for (int a = 0; a < 5; a++) memcpy(before + a * size, all[a], size * sizeof(float));
         float* g = test_array((size_t)rows * n * width);
-        adamw_columns(w, m, v, g, ADAMW, t, blocks, n, width, rows, cin);
-        sgd_columns(w2, velocity, g, MOMENTUM, t, blocks, n, width, rows, cin);
+        adamw_columns(w, NULL, m, v, g, ADAMW, t, blocks, n, width, rows, cin);
+        sgd_columns(w2, NULL, velocity, g, MOMENTUM, t, blocks, n, width, rows, cin);
         char* touched = calloc(cin, 1);
         for (int j = 0; j < n; j++)
             for (int k = 0; k < width; k++) {
@@ -112,10 +112,10 @@ static void test_threads(void) {
         omp_set_num_threads(threads);
         memcpy(w[to], start, N * 4);
         memset(m, 0, N * 4), memset(v, 0, N * 4);
-        adamw_dense(w[to], m, v, g, ADAMW, 1, N);
-        adamw_columns(w[to], m, v, g, ADAMW, t, blocks, COUNT, WIDTH, ROWS, CIN);
-        sgd_dense(w[to], m, g, MOMENTUM, 0, N);
-        sgd_columns(w[to], m, g, MOMENTUM, t, blocks, COUNT, WIDTH, ROWS, CIN);
+        adamw_dense(w[to], NULL, m, v, g, ADAMW, 1, N);
+        adamw_columns(w[to], NULL, m, v, g, ADAMW, t, blocks, COUNT, WIDTH, ROWS, CIN);
+        sgd_dense(w[to], NULL, m, g, MOMENTUM, 0, N);
+        sgd_columns(w[to], NULL, m, g, MOMENTUM, t, blocks, COUNT, WIDTH, ROWS, CIN);
         sums[to] = 0;
         squares_add(&sums[to], w[to], N, scratch);
         CHECK(!to || memcmp(w[0], w[1], N * 4) == 0, "updates with %d threads", threads);

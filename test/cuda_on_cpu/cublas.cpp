@@ -1,22 +1,52 @@
-// cuBLAS and cuBLASLt on the host: column-major products through oneDNN's sgemm, on one thread. Layouts are checked as the library
+// cuBLAS and cuBLASLt on the host: column-major products through oneDNN's sgemm in float, on one thread, of float or bfloat16. Layouts are checked as the library
 // would (a leading dimension shorter than a column, dimensions that do not fit together, pointers below the promised alignment).
 #include <dnnl.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <vector>
+
 #include "cublasLt.h"
+#include "cuda_bf16.h"
 
 struct CublasOnCpu { int unused; };
 struct CublasLtOnCpu { int unused; };
 
-// Column-major C = alpha op(A) op(B) + beta C is row-major C^T = op(B)^T op(A)^T.
-static void product(cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, float alpha, const void* a, int64_t lda, const void* b, int64_t ldb,
-                    float beta, void* c, int64_t ldc) {
+// The cases in use: operands of one type, float or bfloat16; the result of the same type or float.
+static bool supported(cudaDataType a, cudaDataType b, cudaDataType c) {
+    return a == b && (a == CUDA_R_32F || a == CUDA_R_16BF) && (c == a || c == CUDA_R_32F);
+}
+
+// A column-major matrix as packed floats, and back.
+static std::vector<float> widened(const void* from, cudaDataType type, int64_t rows, int64_t cols, int64_t ld) {
+    std::vector<float> to((size_t)(rows * cols));
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++)
+            to[(size_t)(j * rows + i)] = type == CUDA_R_32F ? ((const float*)from)[j * ld + i] : (float)((const __nv_bfloat16*)from)[j * ld + i];
+    return to;
+}
+static void narrow(void* to, cudaDataType type, const std::vector<float>& from, int64_t rows, int64_t cols, int64_t ld) {
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++)
+            if (type == CUDA_R_32F) ((float*)to)[j * ld + i] = from[(size_t)(j * rows + i)];
+            else ((__nv_bfloat16*)to)[j * ld + i] = __nv_bfloat16(from[(size_t)(j * rows + i)]);
+}
+
+// Column-major to = alpha op(A) op(B) + beta C + bias (NULL: none) of each row, in float, rounded once. It is row-major to^T = op(B)^T op(A)^T.
+static void product(cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, float alpha, const void* a, cudaDataType at, int64_t lda, const void* b,
+                    int64_t ldb, float beta, const void* c, int64_t ldc, const void* bias, void* to, cudaDataType type, int64_t ld) {
+    std::vector<float> x = widened(a, at, ta == CUBLAS_OP_T ? k : m, ta == CUBLAS_OP_T ? m : k, lda);
+    std::vector<float> y = widened(b, at, tb == CUBLAS_OP_T ? n : k, tb == CUBLAS_OP_T ? k : n, ldb);
+    std::vector<float> z = beta != 0 ? widened(c, type, m, n, ldc) : std::vector<float>((size_t)m * n);
     int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    dnnl_sgemm(tb == CUBLAS_OP_T ? 'T' : 'N', ta == CUBLAS_OP_T ? 'T' : 'N', n, m, k, alpha, (const float*)b, ldb, (const float*)a, lda, beta, (float*)c, ldc);
+    dnnl_sgemm(tb == CUBLAS_OP_T ? 'T' : 'N', ta == CUBLAS_OP_T ? 'T' : 'N', n, m, k, alpha, y.data(), tb == CUBLAS_OP_T ? n : k, x.data(),
+               ta == CUBLAS_OP_T ? k : m, beta, z.data(), m);
     omp_set_num_threads(threads);
+    std::vector<float> added = bias ? widened(bias, type, m, 1, m) : std::vector<float>((size_t)m);
+    for (size_t i = 0; i < z.size(); i++) z[i] += added[i % (size_t)m];
+    narrow(to, type, z, m, n, ld);
 }
 
 cublasStatus_t cublasCreate(cublasHandle_t* h) { *h = new CublasOnCpu; return CUBLAS_STATUS_SUCCESS; }
@@ -27,10 +57,10 @@ const char* cublasGetStatusString(cublasStatus_t s) { return s == CUBLAS_STATUS_
 cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void* alpha, const void* a,
                             cudaDataType at, int lda, const void* b, cudaDataType bt, int ldb, const void* beta, void* c, cudaDataType ct, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t algorithm) {
-    if (at != CUDA_R_32F || bt != CUDA_R_32F || ct != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!supported(at, bt, ct)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (lda < (ta == CUBLAS_OP_N ? m : k) || ldb < (tb == CUBLAS_OP_N ? k : n) || ldc < m || m < 1 || n < 1 || k < 1) return CUBLAS_STATUS_INVALID_VALUE;
     cuda_on_cpu::memory_show();
-    product(ta, tb, m, n, k, *(const float*)alpha, a, lda, b, ldb, *(const float*)beta, c, ldc);
+    product(ta, tb, m, n, k, *(const float*)alpha, a, at, lda, b, ldb, *(const float*)beta, c, ldc, NULL, c, ct, ldc);
     cuda_on_cpu::memory_hide();
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -76,7 +106,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatmulHeuristicResult_t* result, int* found) {
     *found = 0;
     if (p->reduction & 1) return CUBLAS_STATUS_INVALID_VALUE;
-    if (a->type != CUDA_R_32F || b->type != CUDA_R_32F || to->type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!supported(a->type, b->type, to->type) || c->type != to->type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && p->alignment[3] < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     memset(result, 0, sizeof *result);
     for (int i = 0; i < 4; i++) result->algo.data[i] = p->alignment[i];
@@ -93,12 +123,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
         if ((uintptr_t)pointer[i] % algo->data[i]) return CUBLAS_STATUS_INVALID_VALUE;
     if ((int)(d->ta == CUBLAS_OP_N ? la->rows : la->cols) != m || (int)(d->tb == CUBLAS_OP_N ? lb->rows : lb->cols) != k ||
         (int)(d->tb == CUBLAS_OP_N ? lb->cols : lb->rows) != n || lc->rows != lt->rows || lc->cols != lt->cols) return CUBLAS_STATUS_INVALID_VALUE;
-    float add = *(const float*)beta, *out = (float*)to;
     cuda_on_cpu::memory_show();
-    for (int64_t j = 0; add != 0 && c != to && j < n; j++) memcpy(out + j * lt->ld, (const float*)c + j * lc->ld, (size_t)m * sizeof(float));
-    product(d->ta, d->tb, m, n, k, *(const float*)alpha, a, la->ld, b, lb->ld, add, to, lt->ld);
-    for (int64_t j = 0; d->epilogue == CUBLASLT_EPILOGUE_BIAS && j < n; j++)
-        for (int i = 0; i < m; i++) out[j * lt->ld + i] += ((const float*)d->bias)[i];
+    product(d->ta, d->tb, m, n, k, *(const float*)alpha, a, la->type, la->ld, b, lb->ld, *(const float*)beta, c, lc->ld,
+            d->epilogue == CUBLASLT_EPILOGUE_BIAS ? d->bias : NULL, to, lt->type, lt->ld);
     cuda_on_cpu::memory_hide();
     return CUBLAS_STATUS_SUCCESS;
 }
