@@ -85,7 +85,7 @@ EMULATED_FLAGS = -O2 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=a
 EMULATED_SOURCES = $(wildcard kernels/*.cu test/cuda_on_cpu/*.cpp)
 EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
 CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two
-CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor $(EMULATED)_bf16/test/test_bf16
+CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor $(EMULATED)_bf16/test/test_bf16 $(EMULATED)_bf16/test/test_mma
 CUDA_TRAINERS = $(foreach trainer,$(TRAINERS),$(EMULATED)/$(trainer) $(EMULATED)_bf16/$(trainer))
 
 # $(1): where to; $(2): further flags.

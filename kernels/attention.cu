@@ -1,5 +1,6 @@
-// Attention without tensor cores, in float: tiles of queries and keys in shared memory, 256 threads as 16 x 16. Thread (y, x) computes the
-// elements (y + 16 i, x + 16 j) of every tile, so the 16 threads that share a row are neighbours in a warp.
+// Attention without tensor cores, in float (bfloat16 on cards that have them: attention_mma.cuh): tiles of queries and keys in shared memory,
+// 256 threads as 16 x 16. Thread (y, x) computes the elements (y + 16 i, x + 16 j) of every tile, so the 16 threads that share a row are neighbours
+// in a warp.
 //
 // Backward needs no atomics: one kernel owns a tile of keys and passes over the queries (dK, dV), another owns a tile of queries and
 // passes over the keys (dQ). Both make the softmax weights again from the log-sum-exp; `GIVEN` reads them instead (materialized).
@@ -351,6 +352,10 @@ template <int D, bool GIVEN> __global__ void __launch_bounds__(BLOCK, 1) backwar
     store_rows(dqkv + at.q + i0 * at.row, at.row, dq, p.t - i0, p.t - i0, p.d);
 }
 
+#ifdef PREBR_BF16
+#include "attention_mma.cuh"
+#endif
+
 // ---- one compiled head size
 
 template <int D> struct Sized {
@@ -384,13 +389,15 @@ template <int D> struct Sized {
 };
 
 // call: an expression with Sized<D>.
+#define UP_TO_128(d, call) \
+    if ((d) <= 32) { enum { D = 32 }; call; } \
+    else if ((d) <= 64) { enum { D = 64 }; call; } \
+    else if ((d) <= 80) { enum { D = 80 }; call; } \
+    else if ((d) <= 96) { enum { D = 96 }; call; } \
+    else if ((d) <= 128) { enum { D = 128 }; call; }
 #define FOR_HEAD_SIZE(d, call) \
     do { \
-        if ((d) <= 32) { enum { D = 32 }; call; } \
-        else if ((d) <= 64) { enum { D = 64 }; call; } \
-        else if ((d) <= 80) { enum { D = 80 }; call; } \
-        else if ((d) <= 96) { enum { D = 96 }; call; } \
-        else if ((d) <= 128) { enum { D = 128 }; call; } \
+        UP_TO_128(d, call) \
         else if ((d) <= 256) { enum { D = 256 }; call; } \
         else { \
             fprintf(stderr, "attention: heads of %d elements, at most 256 are possible on a GPU\n", d); \
@@ -405,6 +412,12 @@ static Problem problem(const floatx* qkv, const floatx* d_o, const int* lengths,
 
 void attention_flash_forward(floatx* o, float* lse, const floatx* qkv, const int* lengths, Dropout dropout, int b, int t, int h, int d, void* scratch) {
     Problem p = problem(qkv, NULL, lengths, dropout, t, h, d);
+#ifdef PREBR_BF16
+    if (mma_fits(p)) {
+        UP_TO_128(d, MmaSized<D>::forward(o, lse, p, b * h))
+        return;
+    }
+#endif
     FOR_HEAD_SIZE(d, Sized<D>::forward(o, lse, p, b * h));
 }
 
@@ -415,6 +428,13 @@ void attention_flash_backward(floatx* dqkv, const floatx* d_o, const floatx* o, 
     Problem p = problem(qkv, d_o, lengths, dropout, t, h, d);
     Upstream up = {d_o, NULL, lse, (const float*)scratch};
     LAUNCH(flash_dot, dim3(blocks_for(t, BLOCK / WARP), b * h), BLOCK, 0, (float*)scratch, d_o, o, p);
+#ifdef PREBR_BF16
+    if (mma_fits(p)) {
+        MmaUpstream with_lse = {d_o, lse, (const float*)scratch};
+        UP_TO_128(d, MmaSized<D>::backward(dqkv, with_lse, p, b * h))
+        return;
+    }
+#endif
     FOR_HEAD_SIZE(d, Sized<D>::template backward<false>(dqkv, up, p, b * h));
 }
 

@@ -14,6 +14,9 @@
 // Where all work goes: one stream, so that ops run in the order in which they are called.
 cudaStream_t device_stream(void);
 
+// Of the card: 80 for 8.0.
+int device_capability(void);
+
 // 4 bytes of device memory for an op that must tell the host one number.
 int* device_word(void);
 

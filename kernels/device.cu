@@ -68,6 +68,11 @@ cudaStream_t device_stream(void) {
     return device.stream;
 }
 
+int device_capability(void) {
+    device_open();
+    return device.card.major * 10 + device.card.minor;
+}
+
 int* device_word(void) {
     device_open();
     return device.word;

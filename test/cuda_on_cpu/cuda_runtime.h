@@ -56,6 +56,12 @@ Met collective(unsigned mask, uint64_t value, int from, Site at);
 
 void* dynamic_shared(void);
 
+// Blocks that began so far.
+extern unsigned long blocks_begun;
+
+// Ends the program with a message about what a kernel did. (Not marked noreturn: before such a call the sanitizer looks for the end of the stack.)
+void refuse(const char* what);
+
 void launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared, void (*body)(void*), void* closure);
 
 template <class Body> void launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared, Body body) {

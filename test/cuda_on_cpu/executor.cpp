@@ -1,6 +1,6 @@
-// Runs the threads of a block as fibres, deterministically: each goes on until it must wait, in ascending order in one block and in
-// descending order in the next, so that what would be a race on a GPU gives different results here. Blocks run one after the
-// other, forwards in one launch and backwards in the next.
+// Runs the threads of a block as fibres, deterministically: a warp goes on until all its lanes wait at a barrier, then the next; in ascending order
+// in one block and in descending order in the next, so that what would be a race on a GPU gives different results here. Blocks run one after
+// the other, forwards in one launch and backwards in the next.
 //
 // Ends the program with a message where a kernel breaks a rule: threads at different barriers, a barrier that some thread never
 // reaches, lanes of a warp at different shuffles, a mask that does not name the calling lane, a launch beyond a device's limits.
@@ -196,6 +196,10 @@ Met collective(unsigned mask, uint64_t value, int from, Site at) {
 
 void* dynamic_shared(void) { return shared_memory; }
 
+unsigned long blocks_begun;
+
+void refuse(const char* what) { broken("%s", what); }
+
 [[noreturn]] static void stuck(void) {
     for (int i = 0; i < threads; i++)
         if (fibre[i].state == WAITS_BLOCK || fibre[i].state == WAITS_WARP)
@@ -205,18 +209,26 @@ void* dynamic_shared(void) { return shared_memory; }
 }
 
 static void run_block(bool forwards) {
+    blocks_begun++;
     for (int i = 0; i < threads; i++) {
         fibre[i].sp = NULL;
         fibre[i].state = READY;
     }
     at_barrier = gone = 0;
+    int warps = (threads + 31) / 32;
     while (gone < threads) {
         bool moved = false;
-        for (int k = 0; k < threads; k++) {
-            int i = forwards ? k : threads - 1 - k;
-            if (fibre[i].state != READY) continue;
-            moved = true;
-            resume(i);
+        for (int k = 0; k < warps; k++) {
+            int first = (forwards ? k : warps - 1 - k) * 32, lanes = threads - first < 32 ? threads - first : 32;
+            for (bool again = true; again;) {
+                again = false;
+                for (int j = 0; j < lanes; j++) {
+                    int i = first + (forwards ? j : lanes - 1 - j);
+                    if (fibre[i].state != READY) continue;
+                    again = moved = true;
+                    resume(i);
+                }
+            }
         }
         if (!moved) stuck();
     }

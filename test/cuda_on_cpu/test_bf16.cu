@@ -374,6 +374,9 @@ static void test_attention(int b, int t, int h, int d, int materialized, float p
     } else {
         attention_flash_forward(o.data(), lse.data(), qkv.data(), lengths.data(), drop, b, t, h, d, scratch.data());
         attention_flash_backward(dqkv.data(), d_o.data(), o.data(), lse.data(), qkv.data(), lengths.data(), drop, b, t, h, d, scratch.data());
+        Narrow again(dqkv.size());
+        attention_flash_backward(again.data(), d_o.data(), o.data(), lse.data(), qkv.data(), lengths.data(), drop, b, t, h, d, scratch.data());
+        CHECK(!memcmp(again.data(), dqkv.data(), again.size() * sizeof again[0]), "the same call gives other bits, %d tokens, %d", t, d);
     }
     double worst_o = 0, worst_d = 0, unit_o = 1e-6, unit_d = 1e-6;
     for (double v : od) unit_o = fmax(unit_o, fabs(v) / 128);
@@ -411,5 +414,11 @@ int main(void) {
         test_attention(2, 5, 1, 20, materialized, 0.2f, {0, 5});
         test_attention(1, 70, 1, 64, materialized, 0.1f, {66});
     }
+    for (int d : {32, 64, 80, 96, 128})
+        for (int t : {1, 17, 64, 65, 133}) test_attention(1, t, 2, d, 0, t % 2 ? 0.1f : 0, {t});
+    test_attention(3, 100, 1, 40, 0, 0.1f, {100, 0, 37});
+    test_attention(2, 5, 1, 128, 0, 0.3f, {0, 2});
+    test_attention(2, 197, 1, 64, 0, 0, {197, 130});
+    test_attention(1, 33, 2, 36, 0, 0, {33});   // rows are no whole packs: without tensor cores
     TEST_END();
 }
