@@ -81,7 +81,7 @@ $(BUILD)/test/%.o: test/%.c
 # The CUDA kernels and the host code on top of them, compiled by the host compiler against test/cuda_on_cpu, which executes them; always
 # with the address sanitizer, which sees accesses out of bounds of device and shared memory. In fp32, and in bf16 under build/cuda_on_cpu_bf16.
 EMULATED = build/cuda_on_cpu
-EMULATED_FLAGS = -O2 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=address -fno-omit-frame-pointer $(WARN) -MMD -MP
+EMULATED_FLAGS = -O2 -DGEMM_WORKSPACE=65536 -Wno-unknown-pragmas -march=native -fopenmp -g -fsanitize=address -fno-omit-frame-pointer $(WARN) -MMD -MP
 EMULATED_SOURCES = $(wildcard kernels/*.cu test/cuda_on_cpu/*.cpp)
 EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
 CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two

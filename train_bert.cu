@@ -19,6 +19,7 @@
 #include "kernels/dropout.h"
 #include "kernels/embed.h"
 #include "kernels/gelu.h"
+#include "kernels/gemm.h"
 #include "kernels/loss.h"
 #include "kernels/norm.h"
 #include "kernels/tanh.h"
@@ -158,6 +159,7 @@ typedef struct {
     int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
     double* norm_sum;        // one number
     void* work;              // scratch of the kernels
+    void* gemm_workspace;    // where products want one, else NULL
 } Bert;
 
 // All parameters in the order of the model. Linear layers come layer by layer: qkv, proj, fc1, fc2.
@@ -348,6 +350,8 @@ static void bert_plan(Bert* v) {
     }
     if (v->deep) plan_add(p, REGION_SCRATCH, -1, "gradient between blocks", T, C, fx, head, end, (void**)&v->dx, NULL);
     plan_add(p, REGION_SCRATCH, -1, "kernels' scratch", (int64_t)bert_scratch(v), 1, 1, 0, TICK_ALWAYS, (void**)&v->work, NULL);
+    if (gemm_workspace_bytes())
+        plan_add(p, REGION_SCRATCH, -1, "GEMM workspace", (int64_t)gemm_workspace_bytes(), 1, 1, 0, TICK_ALWAYS, (void**)&v->gemm_workspace, NULL);
     plan_place(p);
 }
 
@@ -367,7 +371,10 @@ static Bert bert_planned(const BertOptions* o, const BertConfig* c, int tokens, 
 }
 
 static void bert_free(Bert* v) {
-    if (v->arena) device_free(v->arena, v->plan.bytes);
+    if (v->arena) {
+        gemm_use_workspace(NULL);
+        device_free(v->arena, v->plan.bytes);
+    }
     plan_free(&v->plan);
     free(v->params.param);
     free(v->layer);
@@ -377,6 +384,7 @@ static void bert_free(Bert* v) {
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
 static void bert_connect(Bert* v) {
     v->method.shear.work = v->work;
+    gemm_use_workspace(v->gemm_workspace);
     params_connect(&v->params);
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];

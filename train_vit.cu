@@ -11,6 +11,7 @@
 #include "kernels/attention.h"
 #include "kernels/embed.h"
 #include "kernels/gelu.h"
+#include "kernels/gemm.h"
 #include "kernels/image.h"
 #include "kernels/loss.h"
 #include "kernels/norm.h"
@@ -146,6 +147,7 @@ typedef struct {
     int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
     double* norm_sum;        // one number
     void* work;              // scratch of the kernels
+    void* gemm_workspace;    // where products want one, else NULL
 } Vit;
 
 // All parameters in the order of the model. Linear layers come layer by layer: qkv, proj, fc1, fc2.
@@ -334,6 +336,8 @@ static void vit_plan(Vit* v) {
         plan_add(p, REGION_SCRATCH, -1, "embedded patches gradient", B * n, C, fx, end, end, (void**)&v->dembedded, NULL);
     }
     plan_add(p, REGION_SCRATCH, -1, "kernels' scratch", (int64_t)vit_scratch(v), 1, 1, 0, TICK_ALWAYS, (void**)&v->work, NULL);
+    if (gemm_workspace_bytes())
+        plan_add(p, REGION_SCRATCH, -1, "GEMM workspace", (int64_t)gemm_workspace_bytes(), 1, 1, 0, TICK_ALWAYS, (void**)&v->gemm_workspace, NULL);
     plan_place(p);
 }
 
@@ -355,7 +359,10 @@ static Vit vit_create(const VitOptions* o, const VitConfig* c, int channels, int
 }
 
 static void vit_free(Vit* v) {
-    if (v->arena) device_free(v->arena, v->plan.bytes);
+    if (v->arena) {
+        gemm_use_workspace(NULL);
+        device_free(v->arena, v->plan.bytes);
+    }
     plan_free(&v->plan);
     free(v->params.param);
     free(v->layer);
@@ -365,6 +372,7 @@ static void vit_free(Vit* v) {
 // Lets the linear layers know where their parameters lie, once these lie somewhere.
 static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
+    gemm_use_workspace(v->gemm_workspace);
     params_connect(&v->params);
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];

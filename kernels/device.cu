@@ -60,7 +60,6 @@ static void device_open(void) {
         CUDA(cudaEventCreateWithFlags(&device.stage_free[i], cudaEventDisableTiming));
         CUDA(cudaEventRecord(device.stage_free[i], device.stream));
     }
-    CUDA(cudaMalloc((void**)&device.word, sizeof *device.word));
 }
 
 cudaStream_t device_stream(void) {
@@ -75,6 +74,7 @@ int device_capability(void) {
 
 int* device_word(void) {
     device_open();
+    if (!device.word) CUDA(cudaMalloc((void**)&device.word, sizeof *device.word));
     return device.word;
 }
 

@@ -21,7 +21,10 @@ static void blas_check(cublasStatus_t status, const char* call, int line) {
 }
 #define BLAS(call) blas_check(call, #call, __LINE__)
 
-enum : size_t { WORKSPACE = 32 << 20 };
+#ifndef GEMM_WORKSPACE
+#define GEMM_WORKSPACE (32 << 20)   // what the library's manual advises; the tests on the host take less
+#endif
+enum : size_t { WORKSPACE = GEMM_WORKSPACE, WORKSPACE_ALIGNMENT = 256 };
 
 static struct {
     cublasLtHandle_t lt;
@@ -34,10 +37,20 @@ static void blas_open(void) {
     cudaStream_t stream = device_stream();
     BLAS(cublasLtCreate(&blas.lt));
     BLAS(cublasCreate(&blas.plain));
-    BLAS(cublasSetStream(blas.plain, stream));
-    CUDA(cudaMalloc(&blas.workspace, WORKSPACE));
-    BLAS(cublasSetWorkspace(blas.plain, blas.workspace, WORKSPACE));
+    BLAS(cublasSetStream(blas.plain, stream));   // resets the workspace, so before it
+    if (blas.workspace) BLAS(cublasSetWorkspace(blas.plain, blas.workspace, WORKSPACE));
 }
+
+size_t gemm_workspace_bytes(void) { return WORKSPACE + WORKSPACE_ALIGNMENT; }
+
+void gemm_use_workspace(void* p) {
+    blas.workspace = p ? (void*)(((uintptr_t)p + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT) : NULL;
+    if (!blas.lt) return;
+    BLAS(cublasSetStream(blas.plain, device_stream()));   // back to the library's own
+    if (blas.workspace) BLAS(cublasSetWorkspace(blas.plain, blas.workspace, WORKSPACE));
+}
+
+static size_t workspace_bytes(void) { return blas.workspace ? (size_t)WORKSPACE : 0; }
 
 static cudaDataType type_of(const float*) { return CUDA_R_32F; }
 #ifdef PREBR_BF16
@@ -46,7 +59,7 @@ static cudaDataType type_of(const floatx*) { return CUDA_R_16BF; }
 
 // What decides the algorithm. Zeroed before it is filled, so that it can be compared byte by byte.
 typedef struct {
-    int ta, tb, m, n, k, lda, ldb, ldc, bias, c_type;
+    int ta, tb, m, n, k, lda, ldb, ldc, bias, c_type, workspace;
     uint32_t alignment[4];   // of a, b, what is added, c
 } Key;
 
@@ -84,7 +97,7 @@ static void plan_make(Plan* p, const Key* key) {
     BLAS(cublasLtMatrixLayoutCreate(&p->b, type, key->ta ? key->m : key->k, key->ta ? key->k : key->m, key->lda));
     BLAS(cublasLtMatrixLayoutCreate(&p->c, (cudaDataType)key->c_type, key->n, key->m, key->ldc));
     cublasLtMatmulPreference_t wish;
-    size_t workspace = WORKSPACE;
+    size_t workspace = workspace_bytes();
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align[4] = {key->alignment[1], key->alignment[0], key->alignment[2], key->alignment[3]};
     BLAS(cublasLtMatmulPreferenceCreate(&wish));
     BLAS(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
@@ -137,6 +150,7 @@ template <class C> static void product(int ta, int tb, int m, int n, int k, cons
     memset(&key, 0, sizeof key);
     key.ta = ta, key.tb = tb, key.m = m, key.n = n, key.k = k, key.lda = lda, key.ldb = ldb, key.ldc = ldc;
     key.bias = bias != NULL;
+    key.workspace = blas.workspace != NULL;
     key.c_type = type_of(c);
     const void* pointer[4] = {a, b, add ? add : c, c};
     for (int i = 0; i < 4; i++) key.alignment[i] = alignment(pointer[i]);
@@ -144,7 +158,7 @@ template <class C> static void product(int ta, int tb, int m, int n, int k, cons
     float one = 1, beta = add != NULL;
     if (p->works) {
         if (bias) BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-        BLAS(cublasLtMatmul(blas.lt, p->desc, &one, b, p->a, a, p->b, &beta, pointer[2], p->c, c, p->c, &p->algorithm, blas.workspace, WORKSPACE, device_stream()));
+        BLAS(cublasLtMatmul(blas.lt, p->desc, &one, b, p->a, a, p->b, &beta, pointer[2], p->c, c, p->c, &p->algorithm, blas.workspace, workspace_bytes(), device_stream()));
         return;
     }
     if (bias || (add && add != c)) {

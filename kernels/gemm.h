@@ -20,6 +20,11 @@ void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, con
 // The same as gemm for the gradient of a weight: C is float on every backend.
 void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, float* c, int ldc);
 
+// Memory that products may use on the way: where the library wants none, 0 bytes. Without it (NULL, as at the start) products take algorithms
+// that need none. It stays the caller's, who keeps it until another, or NULL, is given.
+size_t gemm_workspace_bytes(void);
+void gemm_use_workspace(void* workspace);
+
 C_END
 
 #endif

@@ -70,6 +70,10 @@ done
 same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 --method full
 same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 --method prebr++ --resample 2 --column-block 8
 
+# A run allocates device memory once: the arena.
+CUDA_ON_CPU_ALLOCATIONS="$tmp/allocations" quietly "$cuda_bf16/train_vit" -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 --method prebr++ --column-block 8 --steps 3
+[ "$(cat "$tmp/allocations")" = 1 ] || fail "$(cat "$tmp/allocations") allocations of device memory instead of one"
+
 # A bf16 run that was stopped goes on bit for bit: the copies of the weights are made again from the weights.
 bf16_run=("$cuda_bf16/train_vit" -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 --method prebr++ --column-block 8 --resample 2 --steps 7 --eval-every -1)
 quietly "${bf16_run[@]}" -o "$tmp/whole"

@@ -28,6 +28,19 @@ enum : size_t { PAGE = 4096, SHARED_DEFAULT = 48 << 10, SHARED_OPTIN = 99 << 10,
 static std::map<char*, size_t> allocations;   // bytes of each, in whole pages
 static std::map<const void*, size_t> shared_limit;
 
+// How often device memory was allocated; written to the file $CUDA_ON_CPU_ALLOCATIONS when the program ends.
+struct Allocations {
+    long count = 0;
+    ~Allocations() {
+        const char* path = getenv("CUDA_ON_CPU_ALLOCATIONS");
+        FILE* f = path ? fopen(path, "w") : NULL;
+        if (!f) return;
+        fprintf(f, "%ld\n", count);
+        fclose(f);
+    }
+};
+static Allocations allocated;
+
 static bool hidden(void) {
     static int hide = -1;
     if (hide < 0) hide = getenv("CUDA_ON_CPU_HIDE") != NULL;
@@ -84,6 +97,7 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
 // Filled with ones (NaN): new device memory holds anything.
 cudaError_t cudaMalloc(void** p, size_t bytes) {
     size_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
+    allocated.count++;
     if (!pages) pages = PAGE;
     *p = NULL;
     if (bytes > (size_t)1 << 40) return cudaErrorMemoryAllocation;
