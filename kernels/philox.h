@@ -14,7 +14,7 @@
 #endif
 
 // What a draw is for. step means: the epoch (SHUFFLE), the step's first sample number over the whole run (see each use),
-// the resampling number (SAMPLE), 0 (INIT), the optimizer step (DROPOUT).
+// the resampling number (SAMPLE), 0 (INIT), the number of the batch over the whole run (DROPOUT).
 enum { STREAM_SHUFFLE = 0, STREAM_AUGMENT = 1, STREAM_SAMPLE = 2, STREAM_INIT = 3, STREAM_DROPOUT = 4 };
 
 typedef struct { uint32_t v[4]; } Philox;
