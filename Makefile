@@ -55,6 +55,14 @@ $(CUDA)/%.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) -O3 -std=c++17 -arch=$(CUDA_ARCH) $(if $(filter bf16,$(PRECISION)),-DPREBR_BF16) -lineinfo -Xcompiler -fopenmp -MMD -MP -c $< -o $@
 
+# What scripts/gpu_check.sh runs on a card.
+$(CUDA)/test_ops: $(CUDA)/test/cuda_on_cpu/test_ops.o $(CUDA_KERNELS)
+	$(NVCC) -arch=$(CUDA_ARCH) $^ -lcublasLt -lcublas -lm -Xcompiler -fopenmp -o $@
+$(CUDA)/bench_copy: $(CUDA)/test/bench_copy.o
+	$(NVCC) $^ -o $@
+$(CUDA)/test/%.o: NVCC += -I.
+gpu_tests: $(CUDA)/test_ops $(CUDA)/bench_copy
+
 # The programs at the top are of the backend that they were last made for.
 MADE_FOR = $(BACKEND) $(if $(filter cuda,$(BACKEND)),$(PRECISION))
 $(shell mkdir -p build && echo $(MADE_FOR) | cmp -s - build/backend || echo $(MADE_FOR) >build/backend)
@@ -85,7 +93,7 @@ EMULATED_FLAGS = -O2 -DGEMM_WORKSPACE=65536 -Wno-unknown-pragmas -march=native -
 EMULATED_SOURCES = $(wildcard kernels/*.cu test/cuda_on_cpu/*.cpp)
 EMULATED_DATA = $(patsubst %.c,$(EMULATED)/%.o,$(filter-out data/pack_images.c,$(wildcard data/*.c)))
 CUDA_TESTED = $(filter-out kernels/device.cu kernels/tanh.cu,$(wildcard kernels/*.cu))   # test_gemm and test_dropout see to these two
-CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor $(EMULATED)_bf16/test/test_bf16 $(EMULATED)_bf16/test/test_mma
+CUDA_TESTS = $(CUDA_TESTED:kernels/%.cu=$(EMULATED)/test/test_%) $(EMULATED)/test/test_prebr $(EMULATED)/test/test_executor $(EMULATED)/test/test_ops $(EMULATED)_bf16/test/test_ops $(EMULATED)_bf16/test/test_mma
 CUDA_TRAINERS = $(foreach trainer,$(TRAINERS),$(EMULATED)/$(trainer) $(EMULATED)_bf16/$(trainer))
 
 # $(1): where to; $(2): further flags.
@@ -138,6 +146,6 @@ bench: all $(BUILD)/test/bench_gemm
 clean:
 	rm -rf build train_vit train_bert data/pack_images test/Testing
 
-.PHONY: all test tests cuda_tests clean demo bench
+.PHONY: all test tests cuda_tests gpu_tests clean demo bench
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

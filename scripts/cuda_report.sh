@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cuda_report.sh [FILE]: compiles every CUDA kernel and the trainers' host code, in bf16 for compute capability 7.5, 8.0, 8.6, 8.9 and 9.0, in fp32 for 8.0
+# cuda_report.sh [FILE]: compiles every CUDA kernel, the trainers' host code and the programs that test them on a card, in bf16 for compute capability 7.5, 8.0, 8.6, 8.9 and 9.0, in fp32 for 8.0
 # and 9.0, and writes what each kernel needs (registers, static shared memory, bytes spilled) to FILE (build/cuda_report.txt). Fails where a kernel spills,
 # but for those of heads wider than 128. Needs nvcc, no GPU; without nvcc it says so and is content.
 set -eu
@@ -15,11 +15,11 @@ bf16="-DPREBR_BF16 -gencode arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90] -genc
 fp32="-gencode arch=compute_80,code=[sm_80,sm_90]"
 compile() {   # PRECISION SOURCE
     local to="$work/$1-$(basename "$2")"
-    "$nvcc" -O3 -std=c++17 ${!1} -Xptxas -v -Xcompiler -fopenmp -c "$2" -o "$to.o" >"$to.log" 2>&1 || { cat "$to.log"; return 1; }
+    "$nvcc" -O3 -std=c++17 -I. ${!1} -Xptxas -v -Xcompiler -fopenmp -c "$2" -o "$to.o" >"$to.log" 2>&1 || { cat "$to.log"; return 1; }
 }
 export -f compile
 export nvcc work bf16 fp32
-for precision in bf16 fp32; do printf "$precision %s\n" kernels/*.cu train_*.cu; done | xargs -P "${JOBS:-2}" -L1 bash -c 'compile "$@"' compile
+for precision in bf16 fp32; do printf "$precision %s\n" kernels/*.cu train_*.cu test/cuda_on_cpu/test_ops.cu test/bench_copy.cu; done | xargs -P "${JOBS:-2}" -L1 bash -c 'compile "$@"' compile
 
 mkdir -p "$(dirname "$report")"
 for log in "$work"/*.log; do

@@ -1,6 +1,6 @@
-// The CUDA kernels with floatx = bfloat16 (PRECISION=bf16). The arithmetic itself is the same code as in fp32, where the ops' own tests see to it;
-// here every op meets packs of eight, rows that are no multiple of eight, and one rounding at its end. Inputs are bfloat16 to begin with, so that
-// the references, in double, see what the kernels see.
+// The CUDA kernels in either precision, on the host or on a card. In fp32 the ops' own tests say more; with floatx = bfloat16 (PRECISION=bf16) every
+// op meets packs of eight, rows that are no multiple of eight, and one rounding at its end. Inputs are floatx to begin with, so that the references, in
+// double, see what the kernels see.
 #include "../test.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
@@ -20,9 +20,28 @@
 
 #include <vector>
 
-typedef std::vector<floatx> Narrow;
-typedef std::vector<float> Floats;
-typedef std::vector<double> Doubles;
+#ifdef __CUDACC__   // on a card, in memory that both sides can touch; main makes every launch wait for its end
+template <class T> struct Managed {
+    typedef T value_type;
+    Managed() = default;
+    template <class U> Managed(const Managed<U>&) {}
+    T* allocate(size_t n) {
+        void* p;
+        if (cudaMallocManaged(&p, n * sizeof(T)) != cudaSuccess) abort();
+        return (T*)p;
+    }
+    void deallocate(T* p, size_t) { cudaFree(p); }
+    bool operator==(const Managed&) const { return true; }
+    bool operator!=(const Managed&) const { return false; }
+};
+template <class T> using Array = std::vector<T, Managed<T>>;
+#else
+template <class T> using Array = std::vector<T>;
+#endif
+
+typedef Array<floatx> Narrow;
+typedef Array<float> Floats;
+typedef Array<double> Doubles;
 
 static Narrow narrow(size_t n, double scale = 1) {
     Narrow a(n);
@@ -64,7 +83,7 @@ static void test_gemm(int t, int cin, int cout) {
             }
             dbd[o] += (float)r[i * cout + o];
         }
-    std::vector<char> scratch(linear_bias_scratch(t, cout));
+    Array<char> scratch(linear_bias_scratch(t, cout));
     linear_forward(y.data(), x.data(), w.data(), b.data(), r.data(), t, cin, cout);
     linear_backward_input(dx.data(), r.data(), w.data(), 0, t, cin, cout);
     linear_backward_weight(dw.data(), r.data(), x.data(), 0, t, cin, cout);
@@ -95,7 +114,7 @@ static void test_norm(int t, int c) {
         for (int j = 0; j < c; j++)
             dxd[i * c + j] = (float)dx[i * c + j] + s * ((double)(float)dy[i * c + j] * gamma[j] - g - ((float)x[i * c + j] - m) * s * gx);
     }
-    std::vector<char> scratch(layernorm_scratch(t, c));
+    Array<char> scratch(layernorm_scratch(t, c));
     layernorm_forward(y.data(), mean.data(), rstd.data(), x.data(), gamma.data(), beta.data(), 1e-6f, t, c);
     layernorm_remake(again.data(), x.data(), mean.data(), rstd.data(), gamma.data(), beta.data(), t, c);
     layernorm_backward(dx.data(), dgamma.data(), dbeta.data(), dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(), 1, 0, t, c, scratch.data());
@@ -110,7 +129,7 @@ static double phi(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
 
 static void test_gelu(size_t n) {
     Narrow x = narrow(n, 5), dy = narrow(n), y(n), dx(n), y2(n), dx2(n);
-    std::vector<uint8_t> codes((n + 3) / 4);
+    Array<uint8_t> codes((n + 3) / 4);
     Doubles yd(n), dxd(n), dx2d(n);
     const double c[3] = {-3.1858810036855245, -0.001178821281161997, 3.190832613414926};
     const double level[4] = {0, -0.04922261145617846, -0.04922261145617846 + 1.0979632065417297, -0.04922261145617846 + 1.0979632065417297 - 0.048740595085551286};
@@ -138,13 +157,13 @@ static void test_gelu(size_t n) {
 
 static void test_columns(int t, int cin, int width) {
     Narrow x = narrow((size_t)t * cin), to = narrow(x.size()), before = to;
-    std::vector<int> blocks;
+    Array<int> blocks;
     for (int i = 0; i < cin / width; i += 1 + i % 2) blocks.push_back(i);
     int n = (int)blocks.size();
     Narrow packed((size_t)t * n * width);
-    std::vector<double> squares(cin / width);
+    Array<double> squares(cin / width);
     Doubles expected(cin / width);
-    std::vector<char> scratch(columns_squares_scratch(t, cin, width));
+    Array<char> scratch(columns_squares_scratch(t, cin, width));
     columns_gather(packed.data(), x.data(), blocks.data(), n, width, t, cin);
     columns_scatter(to.data(), packed.data(), blocks.data(), n, width, t, cin);
     columns_squares(squares.data(), x.data(), 0, width, t, cin, scratch.data());
@@ -168,14 +187,14 @@ static void test_topk(int samples, int n, double prune) {
     Narrow x = narrow((size_t)samples * n), y(x.size()), pruned(x.size());
     int capacity = topk_capacity(n, prune), words = (n + 31) / 32, m = (int)(n * prune) < 1 ? 1 : (int)(n * prune), wrong = 0;
     Narrow values((size_t)samples * capacity);
-    std::vector<uint32_t> mask((size_t)samples * words);
+    Array<uint32_t> mask((size_t)samples * words);
     Floats threshold(samples);
     topk_threshold(threshold.data(), x.data(), prune, samples, n);
     topk_pack(values.data(), mask.data(), x.data(), threshold.data(), capacity, samples, n);
     topk_unpack(y.data(), values.data(), mask.data(), capacity, samples, n);
     topk_prune(pruned.data(), x.data(), threshold.data(), capacity, samples, n);
     for (int s = 0; s < samples; s++) {
-        std::vector<float> order(n);
+        Array<float> order(n);
         const floatx* xs = &x[(size_t)s * n];
         for (int i = 0; i < n; i++) order[i] = fabsf((float)xs[i]);
         qsort(order.data(), n, sizeof(float), [](const void* a, const void* b) { return (*(const float*)a > *(const float*)b) - (*(const float*)a < *(const float*)b); });
@@ -193,7 +212,7 @@ static void test_topk(int samples, int n, double prune) {
 
 static void test_loss(int b, int n) {
     Narrow logits = narrow((size_t)b * n, 3), d(logits.size());
-    std::vector<int> labels(b), correct(b);
+    Array<int> labels(b), correct(b);
     Floats losses(b);
     Doubles expected(b), dd(d.size());
     for (int s = 0; s < b; s++) {
@@ -224,7 +243,7 @@ static void test_embeddings(int b, int n, int c, int prefix) {
     Floats cls = floats(c), position = floats((size_t)t * c), word = floats((size_t)vocabulary * c), type = floats(2 * (size_t)c);
     Floats dcls(c), dposition(position.size()), dword(word.size()), dtype(type.size());
     Doubles td(tokens.size()), dclsd(c), dpositiond(position.size()), dwordd(word.size()), dtyped(type.size()), yd(tokens.size()), ded(embedded.size()), pd(pooled.size());
-    std::vector<int> ids((size_t)b * t), types(ids.size());
+    Array<int> ids((size_t)b * t), types(ids.size());
     for (size_t i = 0; i < ids.size(); i++) ids[i] = test_int(0, vocabulary - 1), types[i] = test_int(0, 1);
     for (int s = 0; s < b; s++)
         for (int i = 0; i < t; i++)
@@ -274,10 +293,10 @@ static void test_patches(int size, int patch) {
 
 static void test_image(void) {
     enum { SIZE = 9 };
-    std::vector<uint8_t> raw(3 * 5 * 5, 51);   // a grey image stays grey at any size
+    Array<uint8_t> raw(3 * 5 * 5, 51);   // a grey image stays grey at any size
     const float mean[3] = {0.5f, 0.25f, 0}, std[3] = {0.5f, 0.25f, 1};
     Narrow images(3 * SIZE * SIZE);
-    std::vector<char> scratch(image_scratch(1, 5, 5, SIZE));
+    Array<char> scratch(image_scratch(1, 5, 5, SIZE));
     Doubles expected(images.size());
     for (int i = 0; i < 3 * SIZE * SIZE; i++) expected[i] = (0.2 - mean[i / (SIZE * SIZE)]) / std[i / (SIZE * SIZE)];
     images_prepare(images.data(), raw.data(), NULL, mean, std, INTERPOLATE_BICUBIC, 1, 3, 5, 5, SIZE, scratch.data());
@@ -299,7 +318,7 @@ static void test_dropout(size_t n) {
 // The copies are the weights, rounded, wherever these were updated, and nowhere else.
 static void test_copies(int rows, int cin, int width, size_t shift) {
     size_t n = (size_t)rows * cin;
-    std::vector<int> blocks = {0, 2}, t = {1, 4};
+    Array<int> blocks = {0, 2}, t = {1, 4};
     for (int kind = 0; kind < 4; kind++) {
         Floats w = floats(n), old = w, m = floats(n), v(n, 0.5f), g = floats(n);
         Narrow room(n + 8);
@@ -328,7 +347,7 @@ static void test_copies(int rows, int cin, int width, size_t shift) {
 
 // o, dq, dk, dv of attention; probabilities and their gradients are rounded to bfloat16 on the way to a tensor core, so the bound is that of a
 // weighted mean of values each off by half a unit: a unit of the largest one.
-static void test_attention(int b, int t, int h, int d, int materialized, float p, const std::vector<int>& lengths) {
+static void test_attention(int b, int t, int h, int d, int materialized, float p, const Array<int>& lengths) {
     size_t wide = (size_t)h * d, n = (size_t)b * t * wide;
     Narrow qkv = narrow(3 * n), d_o = narrow(n), o(n), dqkv(3 * n), probs((size_t)b * h * t * t);
     Floats lse((size_t)b * h * t);
@@ -367,7 +386,7 @@ static void test_attention(int b, int t, int h, int d, int materialized, float p
                         dd[at(s, j, 1, head) + x] += ds * (float)qkv[at(s, i, 0, head) + x];
                     }
             }
-    std::vector<char> scratch(attention_flash_scratch(b, t, h, d) + attention_materialized_scratch(b, t, h, d));
+    Array<char> scratch(attention_flash_scratch(b, t, h, d) + attention_materialized_scratch(b, t, h, d));
     if (materialized) {
         attention_materialized_forward(o.data(), probs.data(), qkv.data(), lengths.data(), drop, b, t, h, d, scratch.data());
         attention_materialized_backward(dqkv.data(), d_o.data(), probs.data(), qkv.data(), lengths.data(), drop, b, t, h, d, scratch.data());
@@ -388,6 +407,7 @@ static void test_attention(int b, int t, int h, int d, int materialized, float p
 }
 
 int main(void) {
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
     test_gemm(5, 7, 3);
     test_gemm(33, 64, 48);
     for (int c : {1, 37, 96, 768, 1032, 1600}) test_norm(9, c);
