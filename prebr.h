@@ -614,20 +614,8 @@ static void method_measure(Method* m, int64_t step) {
 
 // Counts one more update for every sampled arm and hands the counts of the sampled ones to the optimizer.
 static void method_count_updates(Method* m) {
-    for (int g = 0; g < m->groups; g++) {
-        Group* group = &m->group[g];
-        if (!group->arms) continue;
-        size_t arms = (size_t)group->arms;
-        int* sampled = (int*)allocate(2 * arms + (size_t)group->budget, sizeof *sampled);
-        int *updates = sampled + arms, *pool = updates + arms, taken = 0;
-        device_download(sampled, group->sampled, arms * sizeof *sampled);
-        device_download(updates, group->updates, arms * sizeof *updates);
-        for (size_t i = 0; i < arms; i++)
-            if (sampled[i]) pool[taken++] = ++updates[i];
-        device_upload(group->updates, updates, arms * sizeof *updates);
-        device_upload(group->update_pool, pool, (size_t)taken * sizeof *pool);
-        free(sampled);
-    }
+    for (int g = 0; g < m->groups; g++)
+        if (m->group[g].arms) count_updates(m->group[g].updates, m->group[g].update_pool, m->group[g].sampled, m->group[g].arms);
 }
 
 // Scratch that the calls above need at most, for planning.
@@ -824,14 +812,13 @@ static void params_update(Method* m, Params* params, const UpdateOptions* o, int
         SGD sgd = {lr, o->momentum, decay, gradient_scale};
         Linear* l = p->linear;
         floatx* copy = param_rounding(p);
-        if (l && l->keep == KEEP_COLUMNS) {
-            int width = method->column_block;
+        if (l && l->arms) {   // an arm is a block of columns, or all of them, and has its own number of updates
+            int width = block_width(method, l);
             if (o->optimizer == OPTIMIZER_ADAMW) adamw_columns(p->w, copy, p->m, p->v, g, adamw, l->updates, l->blocks, l->n, width, p->rows, p->cols);
             else sgd_columns(p->w, copy, p->m, g, sgd, l->updates, l->blocks, l->n, width, p->rows, p->cols);
             continue;
         }
         int t = (int)step + 1;
-        if (l && l->arms) device_download(&t, l->updates, sizeof t);
         if (o->optimizer == OPTIMIZER_ADAMW) adamw_dense(p->w, copy, p->m, p->v, g, adamw, t, n);
         else sgd_dense(p->w, copy, p->m, g, sgd, t == 1, n);
     }

@@ -143,3 +143,8 @@ void largest_arms(int* sampled, const double* score, int count, int n) {
         sampled[i] = s > high || (s == high && ties-- > 0);
     }
 }
+
+void count_updates(int* updates, int* counts, const int* sampled, int n) {
+    for (int i = 0; i < n; i++)
+        if (sampled[i]) *counts++ = ++updates[i];
+}

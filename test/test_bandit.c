@@ -269,6 +269,24 @@ static void test_largest(void) {
     }
 }
 
+static void test_counts(int n, int share) {
+    int *updates = malloc(n * sizeof(int)), *expected = malloc(n * sizeof(int)), *sampled = malloc(n * sizeof(int)), *counts = malloc((n + 1) * sizeof(int));
+    int taken = 0, wrong = 0;
+    for (int i = 0; i < n; i++) {
+        updates[i] = test_int(0, 99);
+        sampled[i] = test_int(0, 9) < share;
+        expected[i] = updates[i] + sampled[i];
+    }
+    for (int i = 0; i <= n; i++) counts[i] = -1;
+    count_updates(updates, counts, sampled, n);
+    for (int i = 0; i < n; i++) {
+        wrong += updates[i] != expected[i];
+        if (sampled[i]) wrong += counts[taken++] != expected[i];
+    }
+    CHECK(wrong == 0 && counts[taken] == -1, "%d of %d counts of updates are wrong", wrong, n);
+    free(updates), free(expected), free(sampled), free(counts);
+}
+
 int main(void) {
     const double spreads[] = {0, 1, 30, 1e6};
     for (int k = 0; k < 4; k++) {
@@ -292,6 +310,10 @@ int main(void) {
     test_exact();
     test_recipe();
     test_largest();
+    test_counts(1, 10);
+    test_counts(7, 0);
+    test_counts(33, 5);
+    test_counts(2311, 3);
     if (!golden() && !test_failures)
         TEST_SKIP("all but the published outputs passed; $PREBR_TEST_DATA/golden/jointspar.json is absent");
     TEST_END();
