@@ -613,9 +613,11 @@ static void method_measure(Method* m, int64_t step) {
 }
 
 // Counts one more update for every sampled arm and hands the counts of the sampled ones to the optimizer.
-static void method_count_updates(Method* m) {
-    for (int g = 0; g < m->groups; g++)
-        if (m->group[g].arms) count_updates(m->group[g].updates, m->group[g].update_pool, m->group[g].sampled, m->group[g].arms);
+static void method_count_updates(Method* m, const float* gradient_scale) {
+    for (int g = 0; g < m->groups; g++) {
+        Group* group = &m->group[g];
+        if (group->arms) count_updates(group->updates, group->update_pool, group->sampled, gradient_scale, group->arms);
+    }
 }
 
 // Scratch that the calls above need at most, for planning.
@@ -783,25 +785,21 @@ static float* param_gradient(const Method* m, const Param* p, size_t* n) {
     return p->linear->dw;
 }
 
-// Global L2 norm of all gradients of the step. sum: one double on the device.
-static double gradient_norm(const Method* m, const Params* params, double* sum) {
-    device_zero(sum, sizeof *sum);
+// One update of everything that learned. step: 0 for the first. room: two doubles on the device. Returns the global L2 norm of all gradients; where
+// it is not finite nothing was updated. The device goes from the norm to the update by itself; the host asks for the norm when all is given out.
+static double params_update(Method* m, Params* params, const UpdateOptions* o, int64_t step, double rate, double* room) {
+    const MethodOptions* method = &m->shear.o;
+    float* gradient_scale = (float*)(room + 1);
+    double squares;
+    timer_start(TIME_OPTIMIZER);
+    device_zero(room, sizeof *room);
     for (int i = 0; i < params->count; i++) {
         size_t n;
         const float* g = param_gradient(m, &params->param[i], &n);
-        if (g) squares_add(sum, g, n, m->shear.work);
+        if (g) squares_add(room, g, n, m->shear.work);
     }
-    double squares;
-    device_download(&squares, sum, sizeof squares);
-    return sqrt(squares);
-}
-
-// One update of everything that learned. step: 0 for the first. norm: of all gradients, for clipping.
-static void params_update(Method* m, Params* params, const UpdateOptions* o, int64_t step, double rate, double norm) {
-    const MethodOptions* method = &m->shear.o;
-    float gradient_scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1;
-    timer_start(TIME_OPTIMIZER);
-    method_count_updates(m);
+    clip_scale(gradient_scale, room, o->clip);
+    method_count_updates(m, gradient_scale);
     for (int i = 0; i < params->count; i++) {
         Param* p = &params->param[i];
         size_t n;
@@ -822,6 +820,8 @@ static void params_update(Method* m, Params* params, const UpdateOptions* o, int
         if (o->optimizer == OPTIMIZER_ADAMW) adamw_dense(p->w, copy, p->m, p->v, g, adamw, t, n);
         else sgd_dense(p->w, copy, p->m, g, sgd, t == 1, n);
     }
+    device_download(&squares, room, sizeof squares);
+    return sqrt(squares);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

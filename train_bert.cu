@@ -157,7 +157,7 @@ typedef struct {
     floatx *logits, *dlogits, *dpooler, *dnormed, *dfirst;
     floatx *dx;              // [T, C] gradient of the sums between norms
     int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
-    double* norm_sum;        // one number
+    double* norm;            // [2] of all gradients: the sum of squares, and what clipping makes of it
     void* work;              // scratch of the kernels
     void* gemm_workspace;    // where products want one, else NULL
 } Bert;
@@ -345,7 +345,7 @@ static void bert_plan(Bert* v) {
         plan_add(p, REGION_SCRATCH, -1, "final norm gradient", B, C, fx, head, head, (void**)&v->dnormed, NULL);
         plan_add(p, REGION_SCRATCH, -1, "first tokens gradient", B, C, fx, head, head, (void**)&v->dfirst, NULL);
         plan_add(p, REGION_SCRATCH, -1, "numbers of q, k, v", 3, 1, 4, 0, TICK_ALWAYS, (void**)&v->thirds, NULL);
-        plan_add(p, REGION_SCRATCH, -1, "gradient norm", 1, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm_sum, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "gradient norm", 2, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm, NULL);
         plan_add(p, REGION_SCRATCH, -1, "thresholds", B, 1, 4, 0, TICK_ALWAYS, (void**)&v->method.shear.threshold, NULL);
     }
     if (v->deep) plan_add(p, REGION_SCRATCH, -1, "gradient between blocks", T, C, fx, head, end, (void**)&v->dx, NULL);
@@ -667,10 +667,8 @@ static StepResult bert_step(Bert* v, const Tokens* data, TokenOrder* order, Toke
     s->storing = v->training = 0;
     if (!*r.broke) {
         method_measure(&v->method, step);
-        timer_start(TIME_OPTIMIZER);
-        r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
-        if (isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
-        else name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
+        r.norm = params_update(&v->method, &v->params, &o->update, step, r.rate, v->norm);
+        if (!isfinite(r.norm)) name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
     }
     timer_stop();
     free(losses);

@@ -145,7 +145,7 @@ typedef struct {
     floatx *logits, *dlogits, *dnormed, *dpooled;
     floatx *dx;              // [T, C] gradient of the residual stream
     int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
-    double* norm_sum;        // one number
+    double* norm;            // [2] of all gradients: the sum of squares, and what clipping makes of it
     void* work;              // scratch of the kernels
     void* gemm_workspace;    // where products want one, else NULL
 } Vit;
@@ -328,7 +328,7 @@ static void vit_plan(Vit* v) {
         plan_add(p, REGION_SCRATCH, -1, "final norm gradient", pooled, C, fx, head, head, (void**)&v->dnormed, NULL);
         plan_add(p, REGION_SCRATCH, -1, "pooled gradient", B, C, fx, head, head, (void**)&v->dpooled, NULL);
         plan_add(p, REGION_SCRATCH, -1, "numbers of q, k, v", 3, 1, 4, 0, TICK_ALWAYS, (void**)&v->thirds, NULL);
-        plan_add(p, REGION_SCRATCH, -1, "gradient norm", 1, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm_sum, NULL);
+        plan_add(p, REGION_SCRATCH, -1, "gradient norm", 2, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm, NULL);
         plan_add(p, REGION_SCRATCH, -1, "thresholds", B, 1, 4, 0, TICK_ALWAYS, (void**)&v->method.shear.threshold, NULL);
     }
     if (v->deep) {
@@ -642,10 +642,8 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
     s->storing = 0;
     if (!*r.broke) {
         method_measure(&v->method, step);
-        timer_start(TIME_OPTIMIZER);
-        r.norm = gradient_norm(&v->method, &v->params, v->norm_sum);
-        if (isfinite(r.norm)) params_update(&v->method, &v->params, &o->update, step, r.rate, r.norm);
-        else name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
+        r.norm = params_update(&v->method, &v->params, &o->update, step, r.rate, v->norm);
+        if (!isfinite(r.norm)) name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
     }
     timer_stop();
     free(crops);

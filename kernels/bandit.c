@@ -144,7 +144,7 @@ void largest_arms(int* sampled, const double* score, int count, int n) {
     }
 }
 
-void count_updates(int* updates, int* counts, const int* sampled, int n) {
-    for (int i = 0; i < n; i++)
+void count_updates(int* updates, int* counts, const int* sampled, const float* gradient_scale, int n) {
+    for (int i = 0; i < n && !isnan(*gradient_scale); i++)
         if (sampled[i]) *counts++ = ++updates[i];
 }

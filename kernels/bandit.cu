@@ -235,9 +235,10 @@ static __global__ void largest(int* sampled, const double* score, int count, int
 
 void largest_arms(int* sampled, const double* score, int count, int n) { LAUNCH(largest, 1, threads_for(n), 0, sampled, score, count, n); }
 
-static __global__ void count(int* updates, int* counts, const int* sampled, int n) {
+static __global__ void count(int* updates, int* counts, const int* sampled, const float* gradient_scale, int n) {
     __shared__ Room room;
     int done = 0;
+    if (isnan(*gradient_scale)) return;
     for (int start = 0; start < n; start += blockDim.x) {
         int i = start + threadIdx.x, chunk, mine = i < n && sampled[i], before = done + block_before(mine, &chunk, room.i);
         if (mine) counts[before] = ++updates[i];
@@ -245,6 +246,6 @@ static __global__ void count(int* updates, int* counts, const int* sampled, int 
     }
 }
 
-void count_updates(int* updates, int* counts, const int* sampled, int n) {
-    if (n > 0) LAUNCH(count, 1, threads_for(n), 0, updates, counts, sampled, n);
+void count_updates(int* updates, int* counts, const int* sampled, const float* gradient_scale, int n) {
+    if (n > 0) LAUNCH(count, 1, threads_for(n), 0, updates, counts, sampled, gradient_scale, n);
 }

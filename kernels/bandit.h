@@ -35,8 +35,9 @@ void sample_arms(int* sampled, const double* p, uint64_t seed, uint32_t step, ui
 // sampled [n] = 1 for the `count` arms of largest score; ties go to the lower index.
 void largest_arms(int* sampled, const double* score, int count, int n);
 
-// One more update for every sampled arm: updates [n] (int32) += sampled [n]; counts = those of the sampled arms, one after the other.
-void count_updates(int* updates, int* counts, const int* sampled, int n);
+// One more update for every sampled arm: updates [n] (int32) += sampled [n]; counts = those of the sampled arms, one after the other. Nothing where
+// *gradient_scale (optimizer.h) is NaN: then there is no update.
+void count_updates(int* updates, int* counts, const int* sampled, const float* gradient_scale, int n);
 
 C_END
 

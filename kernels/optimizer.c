@@ -26,7 +26,7 @@ static AdamWStep adamw_step(AdamW o, int t) {
         .step = (float)(o.lr / (1 - pow(o.beta1, t))),
         .root = (float)sqrt(1 - pow(o.beta2, t)),
         .eps = (float)o.eps,
-        .scale = o.gradient_scale,
+        .scale = *o.gradient_scale,
     };
 }
 
@@ -43,6 +43,7 @@ static inline void adamw(float* restrict w, float* restrict m, float* restrict v
 }
 
 void adamw_dense(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, int t, size_t n) {
+    if (isnan(*o.gradient_scale)) return;
     AdamWStep s = adamw_step(o, t);
     #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += TILE) adamw(w + i, m + i, v + i, g + i, s, (int)least(TILE, n - i));
@@ -51,6 +52,7 @@ void adamw_dense(float* w, floatx* copy, float* m, float* v, const float* g, Ada
 // The scalars of up to BLOCKS blocks are made once for ROWS rows; neighbours mostly share their t.
 void adamw_columns(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows,
                    int cin) {
+    if (isnan(*o.gradient_scale)) return;
     #pragma omp parallel for schedule(static)
     for (int row = 0; row < rows; row += ROWS)
         for (int first = 0; first < n; first += BLOCKS) {
@@ -69,10 +71,10 @@ void adamw_columns(float* w, floatx* copy, float* m, float* v, const float* g, A
 }
 
 static inline void sgd(float* restrict w, float* restrict velocity, const float* restrict g, SGD o, int first, int n) {
-    float lr = (float)o.lr, decay = (float)o.weight_decay, momentum = (float)o.momentum;
+    float scale = *o.gradient_scale, lr = (float)o.lr, decay = (float)o.weight_decay, momentum = (float)o.momentum;
     #pragma omp simd
     for (int i = 0; i < n; i++) {
-        float gi = g[i] * o.gradient_scale + decay * w[i];
+        float gi = g[i] * scale + decay * w[i];
         float vi = first ? gi : momentum * velocity[i] + gi;
         w[i] -= lr * vi;
         velocity[i] = vi;
@@ -80,12 +82,14 @@ static inline void sgd(float* restrict w, float* restrict velocity, const float*
 }
 
 void sgd_dense(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, size_t n) {
+    if (isnan(*o.gradient_scale)) return;
     #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += TILE) sgd(w + i, velocity + i, g + i, o, first, (int)least(TILE, n - i));
 }
 
 void sgd_columns(float* w, floatx* copy, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows,
                  int cin) {
+    if (isnan(*o.gradient_scale)) return;
     #pragma omp parallel for schedule(static)
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < n; j++) {
@@ -111,3 +115,8 @@ void squares_add(double* sum, const float* g, size_t n, void* scratch) {
 }
 
 size_t squares_scratch(size_t n) { return (n + TILE - 1) / TILE * sizeof(double); }
+
+void clip_scale(float* scale, const double* squares, double clip) {
+    double norm = sqrt(*squares);
+    *scale = !isfinite(norm) ? NAN : clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1;
+}

@@ -4,7 +4,7 @@
 
 #include "cuda.cuh"
 
-typedef struct { float decay, rest1, beta2, rest2, step, root, eps, scale; } AdamWStep;   // what elements of one t share
+typedef struct { float decay, rest1, beta2, rest2, step, root, eps; } AdamWStep;   // what elements of one t share
 
 static __host__ __device__ AdamWStep adamw_step(AdamW o, int t) {
     AdamWStep s;
@@ -15,7 +15,6 @@ static __host__ __device__ AdamWStep adamw_step(AdamW o, int t) {
     s.step = (float)(o.lr / (1 - pow(o.beta1, (double)t)));
     s.root = (float)sqrt(1 - pow(o.beta2, (double)t));
     s.eps = (float)o.eps;
-    s.scale = o.gradient_scale;
     return s;
 }
 
@@ -27,10 +26,10 @@ template <int N> __device__ __forceinline__ void store_copy(floatx* copy, Pack<f
     store<N>(copy, rounded);
 }
 
-template <int N> __device__ void adamw(float* w, floatx* copy, float* m, float* v, const float* g, AdamWStep s) {
+template <int N> __device__ void adamw(float* w, floatx* copy, float* m, float* v, const float* g, AdamWStep s, float scale) {
     Pack<float, N> wn = load<N>(w), mn = load<N>(m), vn = load<N>(v), gn = load<N>(g);
     for (int k = 0; k < N; k++) {
-        float gk = gn.v[k] * s.scale;
+        float gk = gn.v[k] * scale;
         mn.v[k] += s.rest1 * (gk - mn.v[k]);
         vn.v[k] = vn.v[k] * s.beta2 + s.rest2 * gk * gk;
         wn.v[k] = wn.v[k] * s.decay - s.step * mn.v[k] / (sqrtf(vn.v[k]) / s.root + s.eps);
@@ -41,11 +40,11 @@ template <int N> __device__ void adamw(float* w, floatx* copy, float* m, float* 
     store<N>(v, vn);
 }
 
-template <int N> __device__ void sgd(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first) {
+template <int N> __device__ void sgd(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, float scale) {
     Pack<float, N> wn = load<N>(w), vn = load<N>(velocity), gn = load<N>(g);
     float lr = (float)o.lr, decay = (float)o.weight_decay, momentum = (float)o.momentum;
     for (int k = 0; k < N; k++) {
-        float gk = gn.v[k] * o.gradient_scale + decay * wn.v[k];
+        float gk = gn.v[k] * scale + decay * wn.v[k];
         vn.v[k] = first ? gk : momentum * vn.v[k] + gk;
         wn.v[k] -= lr * vn.v[k];
     }
@@ -60,23 +59,27 @@ enum { FOUR = 4 };
 
 __device__ __forceinline__ floatx* offset(floatx* copy, size_t by) { return copy ? copy + by : NULL; }
 
-static __global__ void adamw_all(float* w, floatx* copy, float* m, float* v, const float* g, AdamWStep s, size_t packs, size_t n) {
+static __global__ void adamw_all(float* w, floatx* copy, float* m, float* v, const float* g, AdamWStep s, const float* gradient_scale, size_t packs, size_t n) {
+    float scale = *gradient_scale;
+    if (isnan(scale)) return;
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, one = packs * FOUR + (i - packs);
-    if (i < packs) adamw<FOUR>(w + i * FOUR, offset(copy, i * FOUR), m + i * FOUR, v + i * FOUR, g + i * FOUR, s);
-    else if (one < n) adamw<1>(w + one, offset(copy, one), m + one, v + one, g + one, s);
+    if (i < packs) adamw<FOUR>(w + i * FOUR, offset(copy, i * FOUR), m + i * FOUR, v + i * FOUR, g + i * FOUR, s, scale);
+    else if (one < n) adamw<1>(w + one, offset(copy, one), m + one, v + one, g + one, s, scale);
 }
 
 static __global__ void sgd_all(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, size_t packs, size_t n) {
+    float scale = *o.gradient_scale;
+    if (isnan(scale)) return;
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, one = packs * FOUR + (i - packs);
-    if (i < packs) sgd<FOUR>(w + i * FOUR, offset(copy, i * FOUR), velocity + i * FOUR, g + i * FOUR, o, first);
-    else if (one < n) sgd<1>(w + one, offset(copy, one), velocity + one, g + one, o, first);
+    if (i < packs) sgd<FOUR>(w + i * FOUR, offset(copy, i * FOUR), velocity + i * FOUR, g + i * FOUR, o, first, scale);
+    else if (one < n) sgd<1>(w + one, offset(copy, one), velocity + one, g + one, o, first, scale);
 }
 
 static size_t packs_of(size_t n, int aligned) { return aligned ? n / FOUR : 0; }
 
 void adamw_dense(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, int t, size_t n) {
     size_t packs = packs_of(n, aligned16(w) && aligned16(copy) && aligned16(m) && aligned16(v) && aligned16(g));
-    if (n) LAUNCH(adamw_all, blocks_for(n - packs * (FOUR - 1), BLOCK), BLOCK, 0, w, copy, m, v, g, adamw_step(o, t), packs, n);
+    if (n) LAUNCH(adamw_all, blocks_for(n - packs * (FOUR - 1), BLOCK), BLOCK, 0, w, copy, m, v, g, adamw_step(o, t), o.gradient_scale, packs, n);
 }
 
 void sgd_dense(float* w, floatx* copy, float* velocity, const float* g, SGD o, int first, size_t n) {
@@ -91,23 +94,25 @@ enum { ROWS = 32 };
 
 template <int N> __global__ void adamw_blocks(float* w, floatx* copy, float* m, float* v, const float* g, AdamW o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
     int p = (blockIdx.x * blockDim.x + threadIdx.x) * N, j = p / width, columns = n * width, end = min(rows, (int)(blockIdx.y + 1) * ROWS);
-    if (p >= columns) return;
+    float scale = *o.gradient_scale;
+    if (p >= columns || isnan(scale)) return;
     AdamWStep s = adamw_step(o, t[j]);
     size_t column = (size_t)blocks[j] * width + p % width;
     for (int r = blockIdx.y * ROWS; r < end; r++) {
         size_t at = (size_t)r * cin + column;
-        adamw<N>(w + at, offset(copy, at), m + at, v + at, g + (size_t)r * columns + p, s);
+        adamw<N>(w + at, offset(copy, at), m + at, v + at, g + (size_t)r * columns + p, s, scale);
     }
 }
 
 template <int N> __global__ void sgd_blocks(float* w, floatx* copy, float* velocity, const float* g, SGD o, const int* t, const int* blocks, int n, int width, int rows, int cin) {
     int p = (blockIdx.x * blockDim.x + threadIdx.x) * N, j = p / width, columns = n * width, end = min(rows, (int)(blockIdx.y + 1) * ROWS);
-    if (p >= columns) return;
+    float scale = *o.gradient_scale;
+    if (p >= columns || isnan(scale)) return;
     int first = t[j] == 1;
     size_t column = (size_t)blocks[j] * width + p % width;
     for (int r = blockIdx.y * ROWS; r < end; r++) {
         size_t at = (size_t)r * cin + column;
-        sgd<N>(w + at, offset(copy, at), velocity + at, g + (size_t)r * columns + p, o, first);
+        sgd<N>(w + at, offset(copy, at), velocity + at, g + (size_t)r * columns + p, o, first, scale);
     }
 }
 
@@ -163,3 +168,10 @@ void squares_add(double* sum, const float* g, size_t n, void* scratch) {
     LAUNCH(squares_tiles, tiles, BLOCK, 0, partial, g, n);
     LAUNCH(squares_total, 1, BLOCK, 0, sum, partial, (int)tiles);
 }
+
+static __global__ void scale_for(float* scale, const double* squares, double clip) {
+    double norm = sqrt(*squares);
+    *scale = !isfinite(norm) ? NAN : clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1;
+}
+
+void clip_scale(float* scale, const double* squares, double clip) { LAUNCH(scale_for, 1, 1, 0, scale, squares, clip); }

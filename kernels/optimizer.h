@@ -1,8 +1,8 @@
 // AdamW (Loshchilov & Hutter, 2019) and SGD with momentum, on whole tensors and on column blocks; global norm and clipping.
 //
 // All parameters, gradients and moments are float. copy: where the linear layers' rounding of w lies, element for element, written as w is;
-// NULL where they read w itself, which is always so on the CPU. gradient_scale multiplies every gradient first (clipping). The settings are
-// double, as PyTorch's are: 1 - 0.999f is 1.3e-5 away from 1 - 0.999.
+// NULL where they read w itself, which is always so on the CPU. gradient_scale (device) multiplies every gradient first (clipping); where it is
+// NaN nothing is changed. The settings are double, as PyTorch's are: 1 - 0.999f is 1.3e-5 away from 1 - 0.999.
 #ifndef PREBR_OPTIMIZER_H
 #define PREBR_OPTIMIZER_H
 
@@ -12,12 +12,12 @@ C_BEGIN
 
 typedef struct {
     double lr, beta1, beta2, eps, weight_decay;   // decay is decoupled: w -= lr * weight_decay * w
-    float gradient_scale;
+    const float* gradient_scale;
 } AdamW;
 
 typedef struct {
     double lr, momentum, weight_decay;   // decay is added to the gradient, as in PyTorch
-    float gradient_scale;
+    const float* gradient_scale;
 } SGD;
 
 // w, m, v [n] are updated from g [n]; t >= 1 is the number of this update (bias correction). The order of operations is
@@ -35,6 +35,10 @@ void sgd_columns(float* w, floatx* copy, float* velocity, const float* g, SGD o,
 // Sum of squares of g [n] in double, in fixed order, added to *sum (device). scratch: squares_scratch(n) bytes.
 void squares_add(double* sum, const float* g, size_t n, void* scratch);
 size_t squares_scratch(size_t n);
+
+// *scale = what clipping to the norm `clip` (0: none) multiplies gradients with, from their sum of squares: 1, or clip / (norm + 1e-6) where the norm is
+// larger; NaN where the norm is not finite.
+void clip_scale(float* scale, const double* squares, double clip);
 
 C_END
 

@@ -278,7 +278,11 @@ static void test_counts(int n, int share) {
         expected[i] = updates[i] + sampled[i];
     }
     for (int i = 0; i <= n; i++) counts[i] = -1;
-    count_updates(updates, counts, sampled, n);
+    float scale = NAN;
+    count_updates(updates, counts, sampled, &scale, n);   // no update: nothing changes
+    CHECK(counts[0] == -1 && updates[0] == expected[0] - sampled[0], "counted without an update");
+    scale = 1;
+    count_updates(updates, counts, sampled, &scale, n);
     for (int i = 0; i < n; i++) {
         wrong += updates[i] != expected[i];
         if (sampled[i]) wrong += counts[taken++] != expected[i];

@@ -5,8 +5,9 @@
 
 #include "test.h"
 
-static const AdamW ADAMW = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.05, .gradient_scale = 0.5f};
-static const SGD MOMENTUM = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .gradient_scale = 0.5f};
+static const float SCALE = 0.5f;
+static const AdamW ADAMW = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.05, .gradient_scale = &SCALE};
+static const SGD MOMENTUM = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .gradient_scale = &SCALE};
 
 static double* widen(const float* a, size_t n) {
     double* d = malloc((n + 1) * sizeof *d);
@@ -15,7 +16,7 @@ static double* widen(const float* a, size_t n) {
 }
 
 static void reference_adamw(double* w, double* m, double* v, double g, int t) {
-    g *= ADAMW.gradient_scale;
+    g *= SCALE;
     *w *= 1 - ADAMW.lr * ADAMW.weight_decay;
     *m = 0.9 * *m + 0.1 * g;
     *v = 0.999 * *v + 0.001 * g * g;
@@ -23,7 +24,7 @@ static void reference_adamw(double* w, double* m, double* v, double g, int t) {
 }
 
 static void reference_sgd(double* w, double* velocity, double g, int t) {
-    g = g * MOMENTUM.gradient_scale + MOMENTUM.weight_decay * *w;
+    g = g * SCALE + MOMENTUM.weight_decay * *w;
     *velocity = t == 1 ? g : MOMENTUM.momentum * *velocity + g;
     *w -= MOMENTUM.lr * *velocity;
 }
@@ -125,7 +126,18 @@ static void test_threads(void) {
     free(start), free(g), free(w[0]), free(w[1]), free(m), free(v), free(scratch);
 }
 
+static void test_clip(void) {
+    const double squares[] = {4, 4, 0.25, 0, INFINITY, NAN}, clip[] = {1, 0, 1, 1, 1, 0};
+    const float expected[] = {(float)(1 / (2 + 1e-6)), 1, 1, 1, NAN, NAN};
+    for (int i = 0; i < 6; i++) {
+        float scale = -1;
+        clip_scale(&scale, squares + i, clip[i]);
+        CHECK(scale == expected[i] || (isnan(scale) && isnan(expected[i])), "clip %g of squares %g: %g", clip[i], squares[i], scale);
+    }
+}
+
 int main(void) {
+    test_clip();
     omp_set_num_threads(2);
     test_dense(0, 1);
     test_dense(1, 30);

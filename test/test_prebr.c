@@ -73,7 +73,7 @@ static Bench bench_open(MethodOptions o, int at_hand) {
     method_plan(&b.m, &b.plan, 4);
     plan_add(&b.plan, REGION_SCRATCH, -1, "work", (int64_t)method_scratch(&b.m) + (int64_t)squares_scratch(8 * WIDTH * WIDTH), 1, 1, 0, TICK_ALWAYS, &b.m.shear.work, NULL);
     plan_add(&b.plan, REGION_SCRATCH, -1, "threshold", BATCH, 1, 4, 0, TICK_ALWAYS, (void**)&b.m.shear.threshold, NULL);
-    plan_add(&b.plan, REGION_SCRATCH, -1, "sum", 1, 1, 8, 0, TICK_ALWAYS, (void**)&b.sum, NULL);
+    plan_add(&b.plan, REGION_SCRATCH, -1, "sum", 2, 1, 8, 0, TICK_ALWAYS, (void**)&b.sum, NULL);
     plan_place(&b.plan);
     b.arena = arena_allocate(&b.plan);
     for (int i = 0; i < 4 * LAYERS; i++) {
@@ -218,9 +218,17 @@ static void test_untouched(void) {
     double squares = 0;
     for (int i = 0; i < 4 * LAYERS; i++)
         for (int j = 0; j < b.m.linear[i].cout * b.m.linear[i].n * 8; j++) squares += (double)b.m.linear[i].dw[j] * b.m.linear[i].dw[j];
-    double norm = gradient_norm(&b.m, &b.params, b.sum);
+    float first = b.m.linear[0].dw[0];
+    b.m.linear[0].dw[0] = NAN;
+    CHECK(isnan(params_update(&b.m, &b.params, &u, 0, 0.1, b.sum)), "a norm of NaN is lost");
+    for (int i = 0; i < 4 * LAYERS; i++) {
+        Param* p = &b.params.param[i];
+        CHECK(!memcmp(p->w, old[i], (size_t)p->rows * p->cols * sizeof(float)), "a norm that is not finite updates parameter %d", i);
+    }
+    for (int i = 0; i < b.m.group[0].arms; i++) CHECK(b.m.group[0].updates[i] == 0, "and counts it");
+    b.m.linear[0].dw[0] = first;
+    double norm = params_update(&b.m, &b.params, &u, 0, 0.1, b.sum);
     CHECK(fabs(norm - sqrt(squares)) < 1e-9 * norm, "norm %g, should be %g", norm, sqrt(squares));
-    params_update(&b.m, &b.params, &u, 0, 0.1, norm);
     for (int i = 0; i < 4 * LAYERS; i++) {
         Linear* l = &b.m.linear[i];
         Param* p = &b.params.param[i];

@@ -324,8 +324,9 @@ static void test_copies(int rows, int cin, int width, size_t shift) {
         Narrow room(n + 8);
         floatx* copy = room.data() + shift;
         for (size_t i = 0; i < n; i++) copy[i] = floatx(-7.0f);
-        AdamW adamw = {0.1, 0.9, 0.999, 1e-8, 0.01, 1};
-        SGD sgd = {0.1, 0.9, 0.01, 1};
+        Floats scale(1, 1.0f);
+        AdamW adamw = {0.1, 0.9, 0.999, 1e-8, 0.01, scale.data()};
+        SGD sgd = {0.1, 0.9, 0.01, scale.data()};
         if (kind == 0) adamw_dense(w.data(), copy, m.data(), v.data(), g.data(), adamw, 3, n);
         if (kind == 1) sgd_dense(w.data(), copy, m.data(), g.data(), sgd, 0, n);
         if (kind == 2) adamw_columns(w.data(), copy, m.data(), v.data(), g.data(), adamw, t.data(), blocks.data(), 2, width, rows, cin);
