@@ -239,6 +239,9 @@ def main():
         o.regression = True
     reader, files = Reader(o, task), split_files(o)
     splits = {s: reader.read(files[s], s) if files[s] else [] for s in SPLITS}
+    for s in SPLITS:
+        if files[s] and not splits[s]:
+            trouble(f"{files[s]}: has no sentences")
     names = class_names(o, task, splits)
     metrics = o.metric or task["metrics"] or (["pearson", "spearman"] if names is None else ["accuracy"])
     for name in names or []:

@@ -93,6 +93,8 @@ refuses 1 "train.tsv: line 3: label '2' is none of 0, 1" $run --task sst2 -d "$d
 quietly $run --task sst2 -d "$d" --skip-bad && [ "$(show "$tmp/no.tok" | grep -c ^train)" = 1 ] || fail "--skip-bad"
 rm "$tmp/no.tok"
 refuses 1 "no column 'sentence1'" $run --task rte -d "$d"
+printf 'sentence\tlabel\n' >"$d/train.tsv"
+refuses 1 "train.tsv: has no sentences" $run --task sst2 -d "$d"
 refuses 1 "holds no train.tsv" $run --task rte -d "$tmp"
 refuses 1 "missing.tsv" $run --train "$tmp/missing.tsv" --text-a a
 printf 'a\tb\n\xff\tx\n' > "$d/latin.tsv"
