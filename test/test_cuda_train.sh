@@ -70,9 +70,16 @@ done
 same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 --method full
 same train_bert 4 -m "$tmp/bert" --from-scratch -d "$tmp/small.tok" -b 4 --method prebr++ --resample 2 --column-block 8
 
-# A run allocates device memory once: the arena.
-CUDA_ON_CPU_ALLOCATIONS="$tmp/allocations" quietly "$cuda_bf16/train_vit" -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 --method prebr++ --column-block 8 --steps 3
-[ "$(cat "$tmp/allocations")" = 1 ] || fail "$(cat "$tmp/allocations") allocations of device memory instead of one"
+# A run allocates device memory once, the arena; and a step between two samplings makes the host wait four times: for the loss, for the gradient norm, and
+# at its beginning and end, for the clock.
+for steps in 3 8; do
+    CUDA_ON_CPU_COUNTS="$tmp/counts-$steps" quietly "$cuda_bf16/train_vit" -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 --method prebr++ --column-block 8 \
+        --steps $steps --eval-every -1
+done
+read -r allocations waits <"$tmp/counts-3"
+read -r _ later <"$tmp/counts-8"
+[ "$allocations" = 1 ] || fail "$allocations allocations of device memory instead of one"
+[ $((later - waits)) = $((4 * 5)) ] || fail "five steps wait $((later - waits)) times"
 
 # A bf16 run that was stopped goes on bit for bit: the copies of the weights are made again from the weights.
 bf16_run=("$cuda_bf16/train_vit" -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 --method prebr++ --column-block 8 --resample 2 --steps 7 --eval-every -1)

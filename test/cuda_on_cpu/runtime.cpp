@@ -28,18 +28,18 @@ enum : size_t { PAGE = 4096, SHARED_DEFAULT = 48 << 10, SHARED_OPTIN = 99 << 10,
 static std::map<char*, size_t> allocations;   // bytes of each, in whole pages
 static std::map<const void*, size_t> shared_limit;
 
-// How often device memory was allocated; written to the file $CUDA_ON_CPU_ALLOCATIONS when the program ends.
-struct Allocations {
-    long count = 0;
-    ~Allocations() {
-        const char* path = getenv("CUDA_ON_CPU_ALLOCATIONS");
+// How often device memory was allocated, and how often the host waited for the stream; written to the file $CUDA_ON_CPU_COUNTS when the program ends.
+struct Counts {
+    long allocations = 0, waits = 0;
+    ~Counts() {
+        const char* path = getenv("CUDA_ON_CPU_COUNTS");
         FILE* f = path ? fopen(path, "w") : NULL;
         if (!f) return;
-        fprintf(f, "%ld\n", count);
+        fprintf(f, "%ld %ld\n", allocations, waits);
         fclose(f);
     }
 };
-static Allocations allocated;
+static Counts counts;
 
 static bool hidden(void) {
     static int hide = -1;
@@ -97,7 +97,7 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
 // Filled with ones (NaN): new device memory holds anything.
 cudaError_t cudaMalloc(void** p, size_t bytes) {
     size_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
-    allocated.count++;
+    counts.allocations++;
     if (!pages) pages = PAGE;
     *p = NULL;
     if (bytes > (size_t)1 << 40) return cudaErrorMemoryAllocation;
@@ -145,7 +145,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
     *s = new CudaOnCpuStream;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    counts.waits++;
+    return cudaSuccess;
+}
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned flags) {
     *e = new CudaOnCpuEvent;
