@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes a model directory (config.json + model.safetensors) of a ViT checkpoint in another form.
+"""Makes a model directory (config.json + model.safetensors) of a ViT or BERT checkpoint in another form.
 
     convert_checkpoint.py ViT-B_16.npz vit-base/             Google's: vit_jax, AugReg, big_vision
     convert_checkpoint.py pytorch_model.bin vit-base/        PyTorch's: Hugging Face or timm names
+    convert_checkpoint.py pytorch_model.bin bert-base/       a BERT, with its config.json (and vocabulary) beside it
 
 A .safetensors model needs no conversion. What a file does not hold (heads, norm epsilon, pixel statistics) is taken from the
 config.json beside it, or is its family's own, or is given here. Numbers go over as they are, bit for bit (to float32).
@@ -11,10 +12,12 @@ import argparse
 import math
 import os
 import re
+import shutil
 import zipfile
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 import vit_checkpoint
 from vit_checkpoint import trouble
@@ -105,6 +108,17 @@ def drop_pre_logits(tensors, path):
     return tensors
 
 
+def save_bert(tensors, beside, directory):
+    """train_bert reads every usual naming, so names stay; config and vocabulary come along."""
+    os.makedirs(directory, exist_ok=True)
+    save_file({name: t.float().contiguous().clone() for name, t in tensors.items() if t.is_floating_point()}, os.path.join(directory, "model.safetensors"),
+              metadata={"format": "pt"})
+    for name in ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if os.path.exists(os.path.join(beside, name)):
+            shutil.copyfile(os.path.join(beside, name), os.path.join(directory, name))
+    print(f"{directory}: a BERT of {sum(t.numel() for t in tensors.values()):,} numbers")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("checkpoint", help=".npz, .bin, .pth or .pt")
@@ -122,6 +136,8 @@ def main():
     else:
         config = os.path.join(beside, "config.json")
         raw, tensors = vit_checkpoint.read_json(config) if os.path.exists(config) else {}, read_torch(o.checkpoint)
+    if raw.get("model_type") == "bert":
+        return save_bert(tensors, beside, o.directory)
     tensors = drop_pre_logits(tensors, o.checkpoint)
     c, tensors = vit_checkpoint.understand(raw, tensors, beside, o.checkpoint)
     c.heads, c.norm_eps = o.heads or c.heads, o.norm_eps or c.norm_eps

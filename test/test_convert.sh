@@ -35,6 +35,27 @@ for model in "${models[@]}"; do
     round "$model" hf pytorch_model.bin whole
 done
 
+# A BERT's tensors keep their names and bits; tied ones are written twice, and config and vocabulary come along.
+mkdir "$work/bert"
+echo '{"model_type": "bert", "hidden_size": 4}' >"$work/bert/config.json"
+printf '[PAD]\n[UNK]\n' >"$work/bert/vocab.txt"
+"$python" - "$work/bert/pytorch_model.bin" <<'P'
+import sys, torch
+word = torch.randn(2, 4)
+torch.save({"bert.embeddings.word_embeddings.weight": word, "cls.predictions.decoder.weight": word, "bert.embeddings.position_ids": torch.arange(3)}, sys.argv[1])
+P
+convert "$work/bert/pytorch_model.bin" "$work/bert-back"
+"$python" - "$work" <<'P'
+import sys, torch
+from safetensors.torch import load_file
+work = sys.argv[1]
+was = torch.load(work + "/bert/pytorch_model.bin", weights_only=True)
+got = load_file(work + "/bert-back/model.safetensors")
+assert set(got) == {name for name in was if "position_ids" not in name}, set(got)
+assert all(torch.equal(got[name], was[name]) for name in got)
+assert all(open(f"{work}/bert/{f}").read() == open(f"{work}/bert-back/{f}").read() for f in ("config.json", "vocab.txt"))
+P
+
 # Bad files: one line that names the file, status 1.
 refused() {
     local status=0
