@@ -27,7 +27,9 @@
 #include "kernels/bandit.h"
 #include "kernels/columns.h"
 #include "kernels/device.h"
+#include "kernels/gelu.h"
 #include "kernels/linear.h"
+#include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/philox.h"
 #include "kernels/topk.h"
@@ -290,9 +292,9 @@ static int preset_learns(int preset, ParamKind kind) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 3. Linear layers
 //
-// dW = dY^T X needs X, and X is most of the memory. Often backward can have the whole X again for little (a norm's output from
-// its input, GELU's from its input, what attention keeps for itself): then the layer itself keeps nothing, and the sheared
-// form is cut from it on the spot. Otherwise forward stores the sheared form. Both give the same bits.
+// dW = dY^T X needs X, and X is most of the memory. Often backward can have X again for little (a norm's output from its input, GELU's
+// from its input, what attention keeps for itself): then the layer itself keeps nothing, and the sheared form is cut from it on the
+// spot, or, of columns, only these are made. Otherwise forward stores the sheared form. All give the same bits.
 
 typedef enum { KEEP_NOTHING, KEEP_ALL, KEEP_TOPK, KEEP_COLUMNS } Keep;
 
@@ -347,30 +349,61 @@ static void sheared_forward(const Shear* s, Linear* l, floatx* y, const floatx* 
     if (l->keep == KEEP_COLUMNS) columns_gather(l->kept, x, l->blocks, l->n, s->o.column_block, t, l->cin);
 }
 
-// The learning part of the input of l, from x (at hand) or from what was kept. work [b*tokens, cin] may be overwritten.
-static const floatx* sheared_input(const Shear* s, Linear* l, const floatx* x, floatx* work, int b) {
+// Where backward finds an input that is at hand.
+typedef enum { INPUT_THERE, INPUT_OF_NORM, INPUT_OF_GELU } InputSource;
+typedef struct {
+    InputSource source;
+    floatx* x;               // [t, cin]: the whole input is there, or is to be made there if all of it is needed
+    const floatx* from;      // [t, cin] what the norm or GELU read
+    const float *mean, *rstd, *gamma, *beta;   // of the norm
+} Input;
+
+static Input input_there(floatx* x) { return (Input){INPUT_THERE, x, NULL, NULL, NULL, NULL, NULL}; }
+static Input input_of_gelu(floatx* x, const floatx* from) { return (Input){INPUT_OF_GELU, x, from, NULL, NULL, NULL, NULL}; }
+static Input input_of_norm(floatx* x, const floatx* from, const float* mean, const float* rstd, const float* gamma, const float* beta) {
+    return (Input){INPUT_OF_NORM, x, from, mean, rstd, gamma, beta};
+}
+
+// The columns of an input that learn, packed.
+static void input_columns(const Linear* l, floatx* packed, Input in, int width, int t) {
+    timer_start(in.source == INPUT_OF_NORM ? TIME_NORM : in.source == INPUT_OF_GELU ? TIME_ACTIVATION : TIME_SHEAR);
+    if (in.source == INPUT_THERE) columns_gather(packed, in.x, l->blocks, l->n, width, t, l->cin);
+    if (in.source == INPUT_OF_NORM) layernorm_remake_columns(packed, in.from, in.mean, in.rstd, in.gamma, in.beta, l->blocks, l->n, width, t, l->cin);
+    if (in.source == INPUT_OF_GELU) gelu_forward_columns(packed, in.from, l->blocks, l->n, width, t, l->cin);
+}
+
+// All of it.
+static const floatx* input_whole(const Linear* l, Input in, int t) {
+    timer_start(in.source == INPUT_OF_NORM ? TIME_NORM : TIME_ACTIVATION);
+    if (in.source == INPUT_OF_NORM) layernorm_remake(in.x, in.from, in.mean, in.rstd, in.gamma, in.beta, t, l->cin);
+    if (in.source == INPUT_OF_GELU) gelu_forward(in.x, in.from, (size_t)t * (size_t)l->cin);
+    return in.x;
+}
+
+// The learning part of the input of l, from `in` where it is at hand, else from what was kept. work [b*tokens, cin] may be overwritten.
+static const floatx* sheared_input(const Shear* s, Linear* l, Input in, floatx* work, int b) {
     int t = b * s->tokens, n = s->tokens * l->cin, capacity = topk_capacity(n, s->o.prune);
-    if (l->keep == KEEP_ALL) return x;
+    if (l->keep == KEEP_ALL) return input_whole(l, in, t);
     if (l->keep == KEEP_COLUMNS && !l->at_hand) return l->kept;
     if (l->keep == KEEP_COLUMNS) {
-        columns_gather(work, x, l->blocks, l->n, s->o.column_block, t, l->cin);
-    } else if (l->at_hand) {
-        topk_threshold(s->threshold, x, s->o.prune, b, n);
-        topk_prune(work, x, s->threshold, capacity, b, n);
-    } else {
-        topk_unpack(work, l->kept, l->mask, capacity, b, n);
+        input_columns(l, work, in, s->o.column_block, t);
+        return work;
     }
+    const floatx* x = l->at_hand ? input_whole(l, in, t) : NULL;
+    timer_start(TIME_SHEAR);
+    if (x) topk_threshold(s->threshold, x, s->o.prune, b, n);
+    if (x) topk_prune(work, x, s->threshold, capacity, b, n);
+    else topk_unpack(work, l->kept, l->mask, capacity, b, n);
     return work;
 }
 
-// Gradients of the weights that learn and of the bias, then dx [b*tokens, cin] = dy w. x: the whole input where it is at hand, else
-// NULL. dx serves as scratch before it is written, so it must not be dy or x.
-static void sheared_backward(const Shear* s, Linear* l, floatx* dx, const floatx* dy, const floatx* x, int b) {
+// Gradients of the weights that learn and of the bias, then dx [b*tokens, cin] = dy w. in: where the input is at hand, else it is not looked
+// at. dx serves as scratch before it is written, so it must not be dy or in.x.
+static void sheared_backward(const Shear* s, Linear* l, floatx* dx, const floatx* dy, Input in, int b) {
     int t = b * s->tokens;
     float beta = s->micro > 0;
     if (linear_learns(l)) {
-        timer_start(TIME_SHEAR);
-        const floatx* input = sheared_input(s, l, x, dx, b);
+        const floatx* input = sheared_input(s, l, in, dx, b);
         timer_start(TIME_GEMM);
         linear_backward_weight(l->dw, dy, input, beta, t, l->keep == KEEP_COLUMNS ? l->n * s->o.column_block : l->cin, l->cout);
     }

@@ -224,6 +224,9 @@ static int tick_end(const Bert* v) { return 2 * tick_head(v); }
 static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
 static int backward_tick(const Bert* v, int layer, int op) { return tick_end(v) - forward_tick(layer, op); }
 
+// The dropout of the embeddings lies behind their norm, which belongs to the first layer.
+static int drops_input(const Bert* v, int layer) { return layer == 0 && v->config.dropout > 0; }
+
 static int floatx_bytes(const Bert* v) { return precision_bytes(v->o.precision); }
 
 static void bert_plan_layer(Bert* v, int i) {
@@ -245,7 +248,7 @@ static void bert_plan_layer(Bert* v, int i) {
     }
     int rerun = K[OP_FC2], remade = whole ? K[OP_PROJ] : rerun;   // from where on a block, or its attention, is there again
     int born = i ? forward_tick(i - 1, OP_FC2) : 0;
-    int matrices = preset_learns(o->preset, PARAM_MATRIX);   // whether anybody asks for the inputs of linear layers
+    int wholes = preset_learns(o->preset, PARAM_MATRIX) && o->preset != METHOD_PREBRPP;   // whether a linear layer asks for its whole input
 
     // What each linear layer can count on in backward (see prebr.h, 3).
     l->qkv->at_hand = l->fc1->at_hand = 1;
@@ -255,9 +258,9 @@ static void bert_plan_layer(Bert* v, int i) {
     l->proj->kept_last = K[OP_PROJ];
     l->fc2->kept_first = F[OP_GELU];
     l->fc2->kept_last = K[OP_FC2];
-    int n1_from = !attn ? remade : matrices ? K[OP_QKV] : -1;
-    int n2_from = !whole ? rerun : matrices ? K[OP_FC1] : -1;
-    int act_from = !whole ? rerun : matrices && l->fc2->at_hand ? K[OP_FC2] : -1;
+    int n1_from = !attn ? remade : wholes || (o->preset == METHOD_PREBRPP && drops_input(v, i)) ? K[OP_QKV] : -1;
+    int n2_from = !whole ? rerun : wholes ? K[OP_FC1] : -1;
+    int act_from = !whole ? rerun : wholes && l->fc2->at_hand ? K[OP_FC2] : -1;
     int o_again = attn ? -1 : remade;
 
     plan_activation(p, deep, i, "input", T, C, fx, born, F[OP_NORM1], K[OP_NORM1], K[OP_NORM1], (void**)&in->x, (void**)&again->x);
@@ -459,6 +462,15 @@ static void input_remake(Bert* v, const Layer* l, const Acts* a, int b) {
     input_dropout(v, l, a->n1, b);
 }
 
+// Where backward finds the input of qkv. Dropout behind the norm (in the first layer) asks for all of it.
+static Input input_again(Bert* v, const Layer* l, int b) {
+    const Acts* a = &l->again;
+    if (v->o.method.recompute != RECOMPUTE_NONE) return input_there(a->n1);
+    if (!drops_input(v, l->number)) return input_of_norm(a->n1, a->x, a->mean1, a->rstd1, l->in_w->w, l->in_b->w);
+    if (linear_learns(l->qkv)) input_remake(v, l, a, b);
+    return input_there(a->n1);
+}
+
 // One block: out [b*t, C] from a->x; every other tensor of `a` is written on the way. out NULL: only what backward needs.
 static void block_forward(Bert* v, Layer* l, Acts* a, floatx* out, int b) {
     const BertConfig* c = &v->config;
@@ -568,28 +580,25 @@ static void block_backward(Bert* v, Layer* l, int b) {
     float beta = s->micro > 0;
 
     if (again) block_remake(v, l, b);
-    timer_start(TIME_ACTIVATION);
-    if (!again && linear_learns(l->fc2) && l->fc2->at_hand && o->gelu == GELU_EXACT) gelu_forward(a->act, a->hidden, hidden);
-    sheared_backward(s, l->fc2, l->dact, branch_gradient(v, l->dfc2, layer_dropout(v, l, SITE_FC2), b), a->act, b);
+    Input act = again || o->gelu == GELU_REGELU2 ? input_there(a->act) : input_of_gelu(a->act, a->hidden);
+    sheared_backward(s, l->fc2, l->dact, branch_gradient(v, l->dfc2, layer_dropout(v, l, SITE_FC2), b), act, b);
     timer_start(TIME_ACTIVATION);
     if (o->gelu == GELU_REGELU2) regelu2_backward(l->dact, l->dact, a->codes, hidden);
     else gelu_backward(l->dact, l->dact, a->hidden, hidden);
-    timer_start(TIME_NORM);
-    if (!again && linear_learns(l->fc1)) layernorm_remake(a->n2, a->mid, a->mean2, a->rstd2, l->norm1_w->w, l->norm1_b->w, T, C);
-    sheared_backward(s, l->fc1, l->dn2, l->dact, a->n2, b);
+    Input n2 = again ? input_there(a->n2) : input_of_norm(a->n2, a->mid, a->mean2, a->rstd2, l->norm1_w->w, l->norm1_b->w);
+    sheared_backward(s, l->fc1, l->dn2, l->dact, n2, b);
     timer_start(TIME_NORM);
     dropout_apply(l->dn2, l->dn2, v->dx, no_dropout, stream);   // the residual's share
     layernorm_backward(v->dx, l->norm1_w->g, l->norm1_b->g, l->dn2, a->mid, a->mean2, a->rstd2, l->norm1_w->w, 0, beta, T, C, v->work);
 
     if (o->recompute == RECOMPUTE_ATTENTION) block_remake(v, l, b);
-    sheared_backward(s, l->proj, l->d_o, branch_gradient(v, l->dproj, layer_dropout(v, l, SITE_PROJ), b), a->o, b);
+    sheared_backward(s, l->proj, l->d_o, branch_gradient(v, l->dproj, layer_dropout(v, l, SITE_PROJ), b), input_there(a->o), b);
     if (o->detach_frozen && l->qkv->arms && !linear_learns(l->qkv)) {   // only the residual goes on
         if (!beta) device_zero(l->qkv_b->g, (size_t)l->qkv_b->rows * sizeof(float));
         device_copy(l->dn1, v->dx, stream * sizeof *v->dx);
     } else {
         attention_backward(v, l, b);
-        if (o->recompute == RECOMPUTE_NONE && linear_learns(l->qkv)) input_remake(v, l, a, b);
-        sheared_backward(s, l->qkv, l->dn1, l->dqkv, a->n1, b);
+        sheared_backward(s, l->qkv, l->dn1, l->dqkv, input_again(v, l, b), b);
         timer_start(TIME_NORM);
         dropout_apply(l->dn1, l->dn1, v->dx, no_dropout, stream);
     }

@@ -232,7 +232,7 @@ static void vit_plan_layer(Vit* v, int i) {
     }
     int rerun = K[OP_FC2], remade = whole ? K[OP_PROJ] : rerun;   // from where on a block, or its attention, is there again
     int born = i ? forward_tick(i - 1, OP_FC2) : 0;
-    int matrices = preset_learns(o->preset, PARAM_MATRIX);   // whether anybody asks for the inputs of linear layers
+    int wholes = preset_learns(o->preset, PARAM_MATRIX) && o->preset != METHOD_PREBRPP;   // whether a linear layer asks for its whole input
 
     // What each linear layer can count on in backward (see prebr.h, 3).
     l->qkv->at_hand = l->fc1->at_hand = 1;
@@ -242,9 +242,9 @@ static void vit_plan_layer(Vit* v, int i) {
     l->proj->kept_last = K[OP_PROJ];
     l->fc2->kept_first = F[OP_GELU];
     l->fc2->kept_last = K[OP_FC2];
-    int n1_from = !attn ? remade : matrices ? K[OP_QKV] : -1;
-    int n2_from = !whole ? rerun : matrices ? K[OP_FC1] : -1;
-    int act_from = !whole ? rerun : matrices && l->fc2->at_hand ? K[OP_FC2] : -1;
+    int n1_from = !attn ? remade : wholes ? K[OP_QKV] : -1;
+    int n2_from = !whole ? rerun : wholes ? K[OP_FC1] : -1;
+    int act_from = !whole ? rerun : wholes && l->fc2->at_hand ? K[OP_FC2] : -1;
 
     plan_activation(p, deep, i, "input", T, C, fx, born, F[OP_PROJ], K[OP_NORM1], K[OP_NORM1], (void**)&in->x, (void**)&again->x);
     plan_activation(p, deep, i, "norm1 mean", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->mean1, (void**)&again->mean1);
@@ -504,20 +504,17 @@ static void block_backward(Vit* v, Layer* l, int b) {
     float beta = s->micro > 0;
 
     if (again) block_remake(v, l, b);
-    timer_start(TIME_ACTIVATION);
-    if (!again && linear_learns(l->fc2) && l->fc2->at_hand && o->gelu == GELU_EXACT) gelu_forward(a->act, a->hidden, hidden);
-    sheared_backward(s, l->fc2, l->dact, v->dx, a->act, b);
+    sheared_backward(s, l->fc2, l->dact, v->dx, again || o->gelu == GELU_REGELU2 ? input_there(a->act) : input_of_gelu(a->act, a->hidden), b);
     timer_start(TIME_ACTIVATION);
     if (o->gelu == GELU_REGELU2) regelu2_backward(l->dact, l->dact, a->codes, hidden);
     else gelu_backward(l->dact, l->dact, a->hidden, hidden);
-    timer_start(TIME_NORM);
-    if (!again && linear_learns(l->fc1)) layernorm_remake(a->n2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, l->norm2_b->w, T, C);
-    sheared_backward(s, l->fc1, l->dn2, l->dact, a->n2, b);
+    Input n2 = again ? input_there(a->n2) : input_of_norm(a->n2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, l->norm2_b->w);
+    sheared_backward(s, l->fc1, l->dn2, l->dact, n2, b);
     timer_start(TIME_NORM);
     layernorm_backward(v->dx, l->norm2_w->g, l->norm2_b->g, l->dn2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, 1, beta, T, C, v->work);
 
     if (o->recompute == RECOMPUTE_ATTENTION) block_remake(v, l, b);
-    sheared_backward(s, l->proj, l->d_o, v->dx, a->o, b);
+    sheared_backward(s, l->proj, l->d_o, v->dx, input_there(a->o), b);
     if (o->detach_frozen && l->qkv->arms && !linear_learns(l->qkv)) {
         if (!beta) {
             Param* idle[3] = {l->qkv_b, l->norm1_w, l->norm1_b};
@@ -527,10 +524,8 @@ static void block_backward(Vit* v, Layer* l, int b) {
         return;
     }
     attention_backward(v, l, b);
-    timer_start(TIME_NORM);
-    if (o->recompute == RECOMPUTE_NONE && linear_learns(l->qkv))
-        layernorm_remake(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w, T, C);
-    sheared_backward(s, l->qkv, l->dn1, l->dqkv, a->n1, b);
+    Input n1 = o->recompute != RECOMPUTE_NONE ? input_there(a->n1) : input_of_norm(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w);
+    sheared_backward(s, l->qkv, l->dn1, l->dqkv, n1, b);
     timer_start(TIME_NORM);
     layernorm_backward(v->dx, l->norm1_w->g, l->norm1_b->g, l->dn1, a->x, a->mean1, a->rstd1, l->norm1_w->w, 1, beta, T, C, v->work);
 }

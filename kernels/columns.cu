@@ -11,21 +11,13 @@ enum { TO_PACKED, FROM_PACKED };
 
 // packed [t, n*width] and x [t, cin], in either direction.
 template <int WAY, int N> __global__ void columns_move(floatx* packed, floatx* x, const int* blocks, int n, int width, int t, int cin) {
-    unsigned per_block = width / N, per_row = n * per_block;
-    size_t all = (size_t)t * per_row, step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
-        unsigned p = (unsigned)(i % per_row), j = p / per_block;
-        floatx* whole = x + i / per_row * cin + (size_t)blocks[j] * width + (p - j * per_block) * N;
-        if (WAY == TO_PACKED) store<N>(packed + i * N, load<N>(whole));
-        else store<N>(whole, load<N>(packed + i * N));
+    size_t all = (size_t)t * n * width, step = (size_t)gridDim.x * blockDim.x * N;
+    for (size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < all; i += step) {
+        Source s = source_of(i, blocks, n, width);
+        floatx* whole = x + (size_t)s.row * cin + s.column;
+        if (WAY == TO_PACKED) store<N>(packed + i, load<N>(whole));
+        else store<N>(whole, load<N>(packed + i));
     }
-}
-
-enum { MOST_BLOCKS = 132 * 8 * 4 };   // of a loop over everything: a few rounds on the largest cards
-
-static unsigned loop_blocks(size_t n) {
-    unsigned b = blocks_for(n, BLOCK);
-    return b < MOST_BLOCKS ? b : (unsigned)MOST_BLOCKS;
 }
 
 template <int WAY> static void columns_go(floatx* packed, floatx* x, const int* blocks, int n, int width, int t, int cin) {

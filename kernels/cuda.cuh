@@ -67,6 +67,22 @@ template <class... Pointers> static inline int wide(size_t columns, Pointers... 
     return ok;
 }
 
+// ---- packed column blocks (columns.h)
+
+// Where element i of a packed matrix [t, n*width] comes from: its row, and its column in the whole matrix.
+struct Source { int row, column; };
+__device__ __forceinline__ Source source_of(size_t i, const int* blocks, int n, int width) {
+    unsigned per_row = (unsigned)n * width, p = (unsigned)(i % per_row), j = p / width;
+    return {(int)(i / per_row), blocks[j] * width + (int)(p - j * width)};
+}
+
+enum { MOST_BLOCKS = 132 * 8 * 4 };   // of a loop over everything: a few rounds on the largest cards
+
+static inline unsigned loop_blocks(size_t n) {
+    unsigned b = blocks_for(n, BLOCK);
+    return b < MOST_BLOCKS ? b : (unsigned)MOST_BLOCKS;
+}
+
 // ---- sums and maxima; every lane, or every thread, receives the result
 
 template <class T> __device__ __forceinline__ T warp_sum(T v) {

@@ -7,6 +7,7 @@
 #include "gelu.h"
 #include "vector_math.h"
 #include <math.h>
+#include <string.h>
 
 enum { BLOCK = 4096 };   // elements; a multiple of 4, so that every byte of codes belongs to one block
 
@@ -46,6 +47,15 @@ static void gelu_block(floatx* y, const floatx* x, size_t n) {
 void gelu_forward(floatx* y, const floatx* x, size_t n) {
     #pragma omp parallel for schedule(static)
     for (size_t start = 0; start < n; start += BLOCK) gelu_block(y + start, x + start, block_end(start, n) - start);
+}
+
+void gelu_forward_columns(floatx* packed, const floatx* x, const int* blocks, int n, int width, int t, int c) {
+    #pragma omp parallel for schedule(static)
+    for (int i = 0; i < t; i++) {
+        floatx* row = packed + (size_t)i * n * width;
+        for (int k = 0; k < n; k++) memcpy(row + (size_t)k * width, x + (size_t)i * c + (size_t)blocks[k] * width, width * sizeof *row);
+        gelu_block(row, row, (size_t)n * width);
+    }
 }
 
 void gelu_backward(floatx* dx, const floatx* dy, const floatx* x, size_t n) {

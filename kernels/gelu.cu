@@ -71,3 +71,20 @@ void gelu_forward(floatx* y, const floatx* x, size_t n) { run<GELU_FORWARD>(y, x
 void gelu_backward(floatx* dx, const floatx* dy, const floatx* x, size_t n) { run<GELU_BACKWARD>(dx, dy, x, NULL, n); }
 void regelu2_forward(floatx* y, uint8_t* codes, const floatx* x, size_t n) { run<REGELU2_FORWARD>(y, x, NULL, codes, n); }
 void regelu2_backward(floatx* dx, const floatx* dy, const uint8_t* codes, size_t n) { run<REGELU2_BACKWARD>(dx, dy, NULL, (uint8_t*)codes, n); }
+
+template <int N> __global__ void gelu_columns(floatx* packed, const floatx* x, const int* blocks, int n, int width, int t, int c) {
+    size_t all = (size_t)t * n * width, step = (size_t)gridDim.x * blockDim.x * N;
+    for (size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < all; i += step) {
+        Source s = source_of(i, blocks, n, width);
+        Pack<floatx, N> v = load<N>(x + (size_t)s.row * c + s.column);
+        for (int k = 0; k < N; k++) v.v[k] = (floatx)gelu((float)v.v[k]);
+        store<N>(packed + i, v);
+    }
+}
+
+void gelu_forward_columns(floatx* packed, const floatx* x, const int* blocks, int n, int width, int t, int c) {
+    size_t all = (size_t)t * n * width;
+    if (!all) return;
+    if (wide(width, packed, x) && c % WIDE == 0) LAUNCH(gelu_columns<WIDE>, loop_blocks(all / WIDE), BLOCK, 0, packed, x, blocks, n, width, t, c);
+    else LAUNCH(gelu_columns<1>, loop_blocks(all), BLOCK, 0, packed, x, blocks, n, width, t, c);
+}

@@ -9,6 +9,10 @@ C_BEGIN
 // y [n] from x [n]; y may be x. Max abs error against double erf: 1e-6 for |x| <= 10.
 void gelu_forward(floatx* y, const floatx* x, size_t n);
 
+// Only some column blocks of y for x [t, c], packed as columns.h packs them: packed [t, n*width], bit for bit what gathering them from y would
+// give. blocks [n].
+void gelu_forward_columns(floatx* packed, const floatx* x, const int* blocks, int n, int width, int t, int c);
+
 // dx [n] = dy gelu'(x); dx may be dy.
 void gelu_backward(floatx* dx, const floatx* dy, const floatx* x, size_t n);
 

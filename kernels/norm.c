@@ -87,6 +87,17 @@ void layernorm_remake(floatx* y, const floatx* x, const float* mean, const float
     for (int i = 0; i < t; i++) row_output(y + (size_t)i * c, x + (size_t)i * c, mean[i], rstd[i], gamma, beta, c);
 }
 
+void layernorm_remake_columns(floatx* packed, const floatx* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
+                              const int* blocks, int n, int width, int t, int c) {
+    #pragma omp parallel for schedule(static)
+    for (int i = 0; i < t; i++) {
+        for (int k = 0; k < n; k++) {
+            size_t first = (size_t)blocks[k] * width;
+            row_output(packed + ((size_t)i * n + k) * width, x + (size_t)i * c + first, mean[i], rstd[i], gamma + first, beta + first, width);
+        }
+    }
+}
+
 // With x^ = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - x^ mean(g x^)), means over the row.
 static void row_backward(float* dx, const float* dy, const float* x, float mean, float rstd, const float* gamma, float beta_dx, int c) {
     float mean_g, mean_gx;

@@ -44,6 +44,18 @@ template <int N> __global__ void norm_remake(floatx* y, const floatx* x, const f
     if (i < t) row_output<N>(y + (size_t)i * c, x + (size_t)i * c, mean[i], rstd[i], gamma, beta, c);
 }
 
+template <int N> __global__ void norm_remake_columns(floatx* packed, const floatx* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
+                                                     const int* blocks, int n, int width, int t, int c) {
+    size_t all = (size_t)t * n * width, step = (size_t)gridDim.x * blockDim.x * N;
+    for (size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < all; i += step) {
+        Source s = source_of(i, blocks, n, width);
+        Pack<floatx, N> v = load<N>(x + (size_t)s.row * c + s.column);
+        Pack<float, N> g = load<N>(gamma + s.column), b = load<N>(beta + s.column);
+        for (int k = 0; k < N; k++) v.v[k] = (floatx)(((float)v.v[k] - mean[s.row]) * rstd[s.row] * g.v[k] + b.v[k]);
+        store<N>(packed + i, v);
+    }
+}
+
 void layernorm_forward(floatx* y, float* mean, float* rstd, const floatx* x, const float* gamma, const float* beta, float eps, int t, int c) {
     if (t < 1) return;
     if (wide(c, x, y, gamma, beta)) LAUNCH(norm_forward<WIDE>, blocks_for(t, WARPS), BLOCK, 0, y, mean, rstd, x, gamma, beta, eps, t, c);
@@ -54,6 +66,15 @@ void layernorm_remake(floatx* y, const floatx* x, const float* mean, const float
     if (t < 1) return;
     if (wide(c, x, y, gamma, beta)) LAUNCH(norm_remake<WIDE>, blocks_for(t, WARPS), BLOCK, 0, y, x, mean, rstd, gamma, beta, t, c);
     else LAUNCH(norm_remake<1>, blocks_for(t, WARPS), BLOCK, 0, y, x, mean, rstd, gamma, beta, t, c);
+}
+
+void layernorm_remake_columns(floatx* packed, const floatx* x, const float* mean, const float* rstd, const float* gamma, const float* beta,
+                              const int* blocks, int n, int width, int t, int c) {
+    size_t all = (size_t)t * n * width;
+    if (!all) return;
+    if (wide(width, packed, x, gamma, beta) && c % WIDE == 0)
+        LAUNCH(norm_remake_columns<WIDE>, loop_blocks(all / WIDE), BLOCK, 0, packed, x, mean, rstd, gamma, beta, blocks, n, width, t, c);
+    else LAUNCH(norm_remake_columns<1>, loop_blocks(all), BLOCK, 0, packed, x, mean, rstd, gamma, beta, blocks, n, width, t, c);
 }
 
 // ---- backward

@@ -106,6 +106,24 @@ static void test_regelu2(size_t n) {
     free(x), free(dy), free(y), free(plain), free(dx), free(codes);
 }
 
+// Every second block of columns, bit for bit as forward has them; a block's columns, then the blocks, need not fill vectors.
+static void test_columns(int t, int width, int all) {
+    int c = width * all, n = 0, bad = 0, *blocks = malloc((all + 1) * sizeof *blocks);
+    float *x = test_array((size_t)t * c), *y = malloc(sizeof(float) * t * c);
+    for (int j = 0; j < all; j += 2) blocks[n++] = j;
+    float* packed = malloc(sizeof(float) * t * n * width + 4);
+    packed[(size_t)t * n * width] = 7;
+    for (int i = 0; i < t * c; i++) x[i] *= 4;
+    gelu_forward(y, x, (size_t)t * c);
+    gelu_forward_columns(packed, x, blocks, n, width, t, c);
+    for (int i = 0; i < t; i++)
+        for (int k = 0; k < n; k++) bad += memcmp(packed + ((size_t)i * n + k) * width, y + (size_t)i * c + blocks[k] * width, width * sizeof *y) != 0;
+    CHECK(!bad, "%d blocks of columns differ from forward, t = %d, width = %d, %d blocks", bad, t, width, all);
+    gelu_forward_columns(packed, x, blocks, 0, width, t, c);
+    CHECK(packed[(size_t)t * n * width] == 7, "written past the end");
+    free(blocks), free(x), free(y), free(packed);
+}
+
 // Forward and backward, in place and not, for every number of threads.
 static void test_threads(size_t n) {
     float *x = test_array(n), *dy = test_array(n), *first = NULL;
@@ -140,5 +158,7 @@ int main(void) {
         test_threads(sizes[i]);
         test_regelu2(sizes[i]);
     }
+    int shapes[][3] = {{1, 1, 1}, {37, 16, 12}, {5, 3, 7}, {129, 1, 65}, {64, 48, 4}};
+    for (int i = 0; i < 5; i++) test_columns(shapes[i][0], shapes[i][1], shapes[i][2]);
     TEST_END();
 }

@@ -43,6 +43,28 @@ static double loss(const float* dy, const double* x, const float* gamma, const f
     return sum;
 }
 
+// The columns made again are those of y, bit for bit: every block, every other one, none; the widest blocks that there are, and single columns.
+static void test_columns(const float* y, const float* x, const float* mean, const float* rstd, const float* gamma, const float* beta, int t, int c) {
+    int widths[] = {1, 16, c, c % 3 ? 1 : c / 3};
+    for (int w = 0; w < 4; w++) {
+        int width = widths[w], all = c / width, *blocks = malloc((all + 1) * sizeof *blocks);
+        for (int step = 1; step <= 2 && c % width == 0; step++) {
+            int n = 0, bad = 0;
+            for (int j = 0; j < all; j += step) blocks[n++] = j;
+            float* packed = malloc(sizeof(float) * t * n * width);
+            layernorm_remake_columns(packed, x, mean, rstd, gamma, beta, blocks, n, width, t, c);
+            for (int i = 0; i < t; i++)
+                for (int k = 0; k < n; k++) bad += memcmp(packed + ((size_t)i * n + k) * width, y + (size_t)i * c + blocks[k] * width, width * sizeof *y) != 0;
+            CHECK(!bad, "%d blocks of columns differ from forward, t = %d, c = %d, width = %d", bad, t, c, width);
+            free(packed);
+        }
+        float none = 7;
+        layernorm_remake_columns(&none, x, mean, rstd, gamma, beta, blocks, 0, width, t, c);
+        CHECK(none == 7, "no columns, but one was written");
+        free(blocks);
+    }
+}
+
 static double worst_forward = 0, worst_dx = 0, worst_parameters = 0;
 
 static void test_shape(int t, int c, double offset) {
@@ -62,6 +84,7 @@ static void test_shape(int t, int c, double offset) {
     memcpy(again, x, n * 4);
     layernorm_forward(again, NULL, NULL, again, gamma, beta, EPS, t, c);
     CHECK(memcmp(y, again, n * 4) == 0, "in place differs from forward, t = %d, c = %d", t, c);
+    test_columns(y, x, mean, rstd, gamma, beta, t, c);
     double spread = c < 17 ? 0.02 : 1;   // two nearly equal values: rstd is large and magnifies the rounding of x - mean
     worst_forward = fmax(worst_forward, test_difference(y, y_ref, n) * spread);
     CHECK(test_difference(mean, mean_ref, t) < 1e-6, "mean, t = %d, c = %d", t, c);

@@ -136,8 +136,8 @@ static void test_keeping(int preset, int rows) {
         float *x = test_array(t * a->cin), *dy = test_array(t * a->cout), *y = test_array(t * a->cout), *dx = test_array(t * a->cin);
         sheared_forward(&hand.m.shear, a, y, x, NULL, rows);
         sheared_forward(&kept.m.shear, b, y, x, NULL, rows);
-        sheared_backward(&hand.m.shear, a, dx, dy, x, rows);
-        sheared_backward(&kept.m.shear, b, dx, dy, b->at_hand ? x : NULL, rows);
+        sheared_backward(&hand.m.shear, a, dx, dy, input_there(x), rows);
+        sheared_backward(&kept.m.shear, b, dx, dy, input_there(b->at_hand ? x : NULL), rows);
         CHECK(a->keep == b->keep && a->n == b->n, "linear %d is kept differently", i);
         if (linear_learns(a)) {
             int columns = a->keep == KEEP_COLUMNS ? a->n * 8 : a->cin;
@@ -159,6 +159,34 @@ static void test_keeping(int preset, int rows) {
     CHECK(preset == METHOD_BITFIT ? learned == 0 : learned > 0, "%d layers learned", learned);
     bench_close(&hand);
     bench_close(&kept);
+}
+
+// Inputs that a norm or GELU makes again, whole or in columns: the weights' gradients are those of the inputs themselves, bit for bit.
+static void test_remaking(int preset) {
+    Bench b = bench_open(options(preset), 1);
+    method_begin_step(&b.m, 0);
+    b.m.shear.storing = 1;
+    for (int i = 0; i < 4 * LAYERS; i++) {
+        Linear* l = &b.m.linear[i];
+        int t = BATCH * TOKENS, columns = l->keep == KEEP_COLUMNS ? l->n * 8 : l->cin;
+        size_t n = (size_t)t * l->cin, weights = (size_t)l->cout * columns;
+        if (!linear_learns(l)) continue;
+        float *from = test_array(n), *x = malloc(n * 4), *made = malloc(n * 4), *dy = test_array((size_t)t * l->cout), *dx = malloc(n * 4), *dw = malloc(weights * 4);
+        float *gamma = test_array(l->cin), *beta = test_array(l->cin), *mean = malloc(t * 4), *rstd = malloc(t * 4);
+        for (int norm = 0; norm < 2; norm++) {
+            if (norm) layernorm_forward(x, mean, rstd, from, gamma, beta, 1e-6f, t, l->cin);
+            else gelu_forward(x, from, n);
+            sheared_backward(&b.m.shear, l, dx, dy, input_there(x), BATCH);
+            memcpy(dw, l->dw, weights * 4);
+            for (size_t k = 0; k < n; k++) made[k] = NAN;
+            memset(l->dw, 0xff, weights * 4);
+            sheared_backward(&b.m.shear, l, dx, dy, norm ? input_of_norm(made, from, mean, rstd, gamma, beta) : input_of_gelu(made, from), BATCH);
+            CHECK(!memcmp(dw, l->dw, weights * 4), "linear %d: the input made again by %s gives another gradient", i, norm ? "its norm" : "GELU");
+            CHECK(l->keep != KEEP_COLUMNS || isnan(made[0]), "linear %d: all of the input was made, of which columns were asked", i);
+        }
+        free(from), free(x), free(made), free(dy), free(dx), free(dw), free(gamma), free(beta), free(mean), free(rstd);
+    }
+    bench_close(&b);
 }
 
 // Over many resamplings: the number of bytes never changes, the mixture of layers does, the pools are not overrun, and each arm's turn comes.
@@ -188,7 +216,7 @@ static void test_pools(int preset, int policy) {
             size_t t = BATCH * TOKENS;
             float *x = test_array(t * l->cin), *dy = test_array(t * l->cout), *out = test_array(t * (l->cin > l->cout ? l->cin : l->cout));
             sheared_forward(&b.m.shear, l, out, x, NULL, BATCH);
-            sheared_backward(&b.m.shear, l, out, dy, NULL, BATCH);
+            sheared_backward(&b.m.shear, l, out, dy, input_there(NULL), BATCH);
             free(x);
             free(dy);
             free(out);
@@ -263,6 +291,7 @@ int main(void) {
     static const int presets[] = {METHOD_FULL, METHOD_BITFIT, METHOD_BACKRAZOR, METHOD_PREBR, METHOD_PREBRPP};
     for (int i = 0; i < 5; i++)
         for (int rows = 1; rows <= BATCH; rows += 2) test_keeping(presets[i], rows);
+    for (int i = 0; i < 5; i++) test_remaking(presets[i]);
     for (int policy = POLICY_BANDIT; policy <= POLICY_NORM; policy++) {
         test_pools(METHOD_PREBR, policy);
         test_pools(METHOD_PREBRPP, policy);

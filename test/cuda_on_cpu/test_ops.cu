@@ -178,6 +178,16 @@ static void test_columns(int t, int cin, int width) {
             wrong += (float)to[(size_t)i * cin + k] != (at >= 0 ? v : (float)before[(size_t)i * cin + k]);
             if (at >= 0) wrong += (float)packed[((size_t)i * n + at) * width + k % width] != v;
         }
+    Narrow whole(x.size()), made(packed.size());
+    Floats gamma = floats(cin), beta = floats(cin), mean(t), rstd(t);
+    for (int op = 0; op < 2; op++) {   // a norm's or GELU's output made again, whole or in blocks
+        if (op == 0) layernorm_forward(whole.data(), mean.data(), rstd.data(), x.data(), gamma.data(), beta.data(), 1e-6f, t, cin);
+        if (op == 0) layernorm_remake_columns(made.data(), x.data(), mean.data(), rstd.data(), gamma.data(), beta.data(), blocks.data(), n, width, t, cin);
+        if (op == 1) gelu_forward(whole.data(), x.data(), x.size());
+        if (op == 1) gelu_forward_columns(made.data(), x.data(), blocks.data(), n, width, t, cin);
+        columns_gather(packed.data(), whole.data(), blocks.data(), n, width, t, cin);
+        CHECK(!memcmp(made.data(), packed.data(), packed.size() * sizeof packed[0]), "%s differs in blocks of columns, %d x %d, blocks of %d", op ? "GELU" : "the norm", t, cin, width);
+    }
     CHECK(wrong == 0, "%d elements moved wrongly, %d x %d, blocks of %d", wrong, t, cin, width);
     compare(squares, expected, "squares of column blocks", t, cin);
 }
