@@ -400,15 +400,17 @@ static const floatx* sheared_input(const Shear* s, Linear* l, Input in, floatx* 
 // Gradients of the weights that learn and of the bias, then dx [b*tokens, cin] = dy w. in: where the input is at hand, else it is not looked
 // at. dx serves as scratch before it is written, so it must not be dy or in.x.
 static void sheared_backward(const Shear* s, Linear* l, floatx* dx, const floatx* dy, Input in, int b) {
-    int t = b * s->tokens;
+    int t = b * s->tokens, bias = l->db != NULL;
     float beta = s->micro > 0;
     if (linear_learns(l)) {
         const floatx* input = sheared_input(s, l, in, dx, b);
+        int columns = l->keep == KEEP_COLUMNS ? l->n * s->o.column_block : l->cin;
         timer_start(TIME_GEMM);
-        linear_backward_weight(l->dw, dy, input, beta, t, l->keep == KEEP_COLUMNS ? l->n * s->o.column_block : l->cin, l->cout);
+        if (bias && beta == 0 && linear_backward_weight_bias(l->dw, l->db, dy, input, t, columns, l->cout)) bias = 0;
+        else linear_backward_weight(l->dw, dy, input, beta, t, columns, l->cout);
     }
     timer_start(TIME_OTHER);
-    if (l->db) linear_backward_bias(l->db, dy, beta, t, l->cout, s->work);
+    if (bias) linear_backward_bias(l->db, dy, beta, t, l->cout, s->work);
     timer_start(TIME_GEMM);
     linear_backward_input(dx, dy, l->w, 0, t, l->cin, l->cout);
 }

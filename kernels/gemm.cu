@@ -4,6 +4,9 @@
 // since the same few shapes come back every step, and some change only when arms are drawn anew. Reductions that add in place are
 // excluded: their order, and so the last bits, would vary. Where cuBLASLt has nothing for a case, C is filled with what is to be
 // added and cuBLAS adds the product.
+//
+// Epilogues: the bias of a layer is added, and the gradient of a bias is summed beside that of its weight. GELU's is not used: the library does
+// not say which GELU it is, PyTorch takes it for the tanh form, and the checkpoints' is the exact one.
 #include "gemm.h"
 
 #include <cublasLt.h>
@@ -59,8 +62,8 @@ static cudaDataType type_of(const floatx*) { return CUDA_R_16BF; }
 
 // What decides the algorithm. Zeroed before it is filled, so that it can be compared byte by byte.
 typedef struct {
-    int ta, tb, m, n, k, lda, ldb, ldc, bias, c_type, workspace;
-    uint32_t alignment[4];   // of a, b, what is added, c
+    int ta, tb, m, n, k, lda, ldb, ldc, epilogue, c_type, workspace;
+    uint32_t alignment[5];   // of a, b, what is added, c, the bias or its gradient
 } Key;
 
 typedef struct {
@@ -74,23 +77,27 @@ typedef struct {
 enum { PLANS = 4096 };
 static Plan plans[PLANS];
 
-static uint32_t alignment(const void* p) {
+static uint32_t alignment(const void* p) {   // NULL: as good as any
     uint32_t a = 256;
     while ((uintptr_t)p % a) a /= 2;
     return a;
 }
 
-// Column-major: their A is our B, of n rows, and their B our A.
-static void plan_make(Plan* p, const Key* key) {
+static void plan_set(Plan* p, cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes) {
+    BLAS(cublasLtMatmulDescSetAttribute(p->desc, attribute, value, bytes));
+}
+
+// Column-major: their A is our B, of n rows, and their B our A. bias: only its alignment counts.
+static void plan_make(Plan* p, const Key* key, const void* bias) {
     cublasOperation_t first = key->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = key->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     p->key = *key;
     p->used = 1;
     BLAS(cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    if (key->bias) {
-        uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    plan_set(p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    plan_set(p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    if (bias) {
+        plan_set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &key->epilogue, sizeof key->epilogue);
+        plan_set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
     }
     cudaDataType type = type_of((const floatx*)NULL);
     BLAS(cublasLtMatrixLayoutCreate(&p->a, type, key->tb ? key->k : key->n, key->tb ? key->n : key->k, key->ldb));
@@ -120,12 +127,12 @@ static void plan_drop(Plan* p) {
 }
 
 // A hash table of one entry a place: a newcomer takes the place of whoever had it.
-static Plan* plan_for(const Key* key) {
+static Plan* plan_for(const Key* key, const void* bias) {
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ ((const unsigned char*)key)[i]) * 16777619u;
     Plan* p = &plans[hash % PLANS];
     if (p->used && memcmp(&p->key, key, sizeof *key)) plan_drop(p);
-    if (!p->used) plan_make(p, key);
+    if (!p->used) plan_make(p, key, bias);
     return p;
 }
 
@@ -142,25 +149,35 @@ static void fill_rows(floatx* c, const floatx* bias, const floatx* residual, int
     LAUNCH(fill, dim3(blocks_for(n, BLOCK), m < 65535 ? m : 65535), BLOCK, 0, c, bias, residual, m, n, ldc);
 }
 
-// C = op(A) op(B) + bias + add; add NULL: nothing, else of C's stride.
-template <class C> static void product(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const floatx* bias,
-                                       const C* add, C* c, int ldc) {
+// Through cuBLASLt: C = op(A) op(B) + add (NULL: nothing, else of C's stride), with an epilogue and its vector (a bias, or where a bias's gradient
+// goes). Returns 0, with nothing done, where the library has no such product, be it that only the call itself says so.
+template <class C> static int fused_product(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, int epilogue,
+                                            const void* bias, const C* add, C* c, int ldc) {
     blas_open();
     Key key;
     memset(&key, 0, sizeof key);
     key.ta = ta, key.tb = tb, key.m = m, key.n = n, key.k = k, key.lda = lda, key.ldb = ldb, key.ldc = ldc;
-    key.bias = bias != NULL;
+    key.epilogue = epilogue;
     key.workspace = blas.workspace != NULL;
     key.c_type = type_of(c);
-    const void* pointer[4] = {a, b, add ? add : c, c};
-    for (int i = 0; i < 4; i++) key.alignment[i] = alignment(pointer[i]);
-    Plan* p = plan_for(&key);
+    const void* pointer[5] = {a, b, add ? add : c, c, bias};
+    for (int i = 0; i < 5; i++) key.alignment[i] = alignment(pointer[i]);
+    Plan* p = plan_for(&key, bias);
     float one = 1, beta = add != NULL;
-    if (p->works) {
-        if (bias) BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-        BLAS(cublasLtMatmul(blas.lt, p->desc, &one, b, p->a, a, p->b, &beta, pointer[2], p->c, c, p->c, &p->algorithm, blas.workspace, workspace_bytes(), device_stream()));
-        return;
-    }
+    if (!p->works) return 0;
+    if (bias) plan_set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    cublasStatus_t status = cublasLtMatmul(blas.lt, p->desc, &one, b, p->a, a, p->b, &beta, pointer[2], p->c, c, p->c, &p->algorithm, blas.workspace,
+                                           workspace_bytes(), device_stream());
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) BLAS(status);
+    p->works = status == CUBLAS_STATUS_SUCCESS;
+    return p->works;
+}
+
+// C = op(A) op(B) + bias + add.
+template <class C> static void product(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, const floatx* bias,
+                                       const C* add, C* c, int ldc) {
+    float one = 1, beta = add != NULL;
+    if (fused_product(ta, tb, m, n, k, a, lda, b, ldb, bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, bias, add, c, ldc)) return;
     if (bias || (add && add != c)) {
         fill_rows((floatx*)c, bias, (const floatx*)add, m, n, ldc);   // only for outputs of type floatx: gradients have neither
         beta = 1;
@@ -185,4 +202,9 @@ void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda
     if (k >= 1) product<float>(ta, tb, m, n, k, a, lda, b, ldb, NULL, beta == 0 ? NULL : c, c, ldc);
     else if (beta == 0)
         for (int i = 0; i < m; i++) device_zero(c + (size_t)i * ldc, (size_t)n * sizeof *c);
+}
+
+// The rows of op(A) are the columns of what the library calls B.
+int gemm_gradient_sums(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float* c, int ldc, float* sums) {
+    return m >= 1 && n >= 1 && k >= 1 && fused_product<float>(ta, tb, m, n, k, a, lda, b, ldb, CUBLASLT_EPILOGUE_BGRADB, sums, NULL, c, ldc);
 }

@@ -20,6 +20,10 @@ void gemm_add(int ta, int tb, int m, int n, int k, const floatx* a, int lda, con
 // The same as gemm for the gradient of a weight: C is float on every backend.
 void gemm_gradient(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float beta, float* c, int ldc);
 
+// That with beta 0, and on the way sums [m] = the sums of op(A)'s rows, which are the gradient of a bias. Returns 1, or 0 with nothing done
+// where the library has no such product (on the CPU: always).
+int gemm_gradient_sums(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, float* c, int ldc, float* sums);
+
 // Memory that products may use on the way: where the library wants none, 0 bytes. Without it (NULL, as at the start) products take algorithms
 // that need none. It stays the caller's, who keeps it until another, or NULL, is given.
 size_t gemm_workspace_bytes(void);

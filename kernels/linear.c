@@ -18,6 +18,10 @@ void linear_backward_weight(float* dw, const floatx* dy, const floatx* x, float 
     gemm_gradient(1, 0, cout, k, t, dy, cout, x, k, beta, dw, k);
 }
 
+int linear_backward_weight_bias(float* dw, float* db, const floatx* dy, const floatx* x, int t, int k, int cout) {
+    return gemm_gradient_sums(1, 0, cout, k, t, dy, cout, x, k, dw, k, db);
+}
+
 // The rows are summed in tiles of TILE, each by one thread into its own row of scratch; then the tiles' sums are added in
 // order. The number of tiles depends on t alone.
 enum { TILE = 64 };

@@ -19,6 +19,10 @@ void linear_backward_weight(float* dw, const floatx* dy, const floatx* x, float 
     gemm_gradient(1, 0, cout, k, t, dy, cout, x, k, beta, dw, k);
 }
 
+int linear_backward_weight_bias(float* dw, float* db, const floatx* dy, const floatx* x, int t, int k, int cout) {
+    return gemm_gradient_sums(1, 0, cout, k, t, dy, cout, x, k, dw, k, db);
+}
+
 enum { ROWS = 256, WARPS = BLOCK / WARP };
 
 static int tiles(int t) { return (t + ROWS - 1) / ROWS; }

@@ -23,6 +23,9 @@ size_t linear_bias_scratch(int t, int cout);
 // dw [cout, k] = beta dw + dy^T x for x [t, k]: the whole input (k = cin), or the packed columns that learn.
 void linear_backward_weight(float* dw, const floatx* dy, const floatx* x, float beta, int t, int k, int cout);
 
+// Both with beta 0, in one pass over dy. Returns 1, or 0 with nothing done where that cannot be had: then call the two above.
+int linear_backward_weight_bias(float* dw, float* db, const floatx* dy, const floatx* x, int t, int k, int cout);
+
 C_END
 
 #endif

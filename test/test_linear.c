@@ -66,6 +66,29 @@ static void check_forward(int t, int cin, int cout, int with_bias, int kind) {
     free(x); free(w); free(b); free(r); free(y); free(want);
 }
 
+// Weight and bias in one call: as in two where the backend has it, else nothing is touched.
+static int both_in_one = 0;
+static void check_both(const float* x, const float* dy, int t, int cout, int k) {
+    size_t n = (size_t)cout * k;
+    float *dw = test_array(n), *db = test_array(cout), *dw_before = malloc(n * 4), *db_before = malloc(cout * 4);
+    memcpy(dw_before, dw, n * 4);
+    memcpy(db_before, db, cout * 4);
+    if (linear_backward_weight_bias(dw, db, dy, x, t, k, cout)) {
+        double *want_w = calloc(n, 8), *want_b = calloc(cout, 8);
+        for (int i = 0; i < t; i++)
+            for (int j = 0; j < cout; j++) {
+                want_b[j] += dy[(size_t)i * cout + j];
+                for (int p = 0; p < k; p++) want_w[(size_t)j * k + p] += (double)dy[(size_t)i * cout + j] * x[(size_t)i * k + p];
+            }
+        CHECK(test_difference(dw, want_w, n) < 1e-5 && test_difference(db, want_b, cout) < 1e-5, "dw and db in one, %dx%d, k %d", t, cout, k);
+        both_in_one++;
+        free(want_w), free(want_b);
+    } else {
+        CHECK(!memcmp(dw, dw_before, n * 4) && !memcmp(db, db_before, cout * 4), "dw or db was touched, %dx%d, k %d", t, cout, k);
+    }
+    free(dw), free(db), free(dw_before), free(db_before);
+}
+
 // Gradients that add to what is there (beta 1), and the packed columns of x.
 static void check_accumulation(int t, int cin, int cout, int k) {
     float *x = test_array((size_t)t * k), *w = test_array((size_t)cout * cin), *dy = test_array((size_t)t * cout);
@@ -85,6 +108,7 @@ static void check_accumulation(int t, int cin, int cout, int k) {
     double ex = test_difference(dx, want_x, (size_t)t * cin), ew = test_difference(dw, want_w, (size_t)cout * k);
     double eb = test_difference(db, want_b, cout);
     CHECK(ex < 1e-5 && ew < 1e-5 && eb < 1e-5, "beta 1, %dx%dx%d, k %d: off by %g %g %g", t, cin, cout, k, ex, ew, eb);
+    check_both(x, dy, t, cout, k);
     free(x); free(w); free(dy); free(dx); free(dw); free(db); free(want_x); free(want_w); free(want_b); free(scratch);
 }
 
@@ -128,6 +152,8 @@ int main(void) {
     for (int i = 0; i < 30; i++) check_forward(test_int(1, 90), test_int(1, 70), test_int(1, 70), i % 2, i % 3);
     for (int i = 0; i < 6; i++) check_forward(197 + i, 97, 131, i % 2, i % 3);  // several tiles
     for (int i = 0; i < 20; i++) check_accumulation(test_int(1, 300), test_int(1, 50), test_int(1, 50), test_int(1, 50));
+    for (int t = 14; t < 18; t++) check_accumulation(t, 9, 24, 7);
+    printf("weight and bias in one product: %d times\n", both_in_one);
     check_threads(1, 5, 3);
     check_threads(131, 67, 101);
     check_threads(788, 192, 576);

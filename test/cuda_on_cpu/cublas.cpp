@@ -49,6 +49,17 @@ static void product(cublasOperation_t ta, cublasOperation_t tb, int m, int n, in
     narrow(to, type, z, m, n, ld);
 }
 
+// sums [n] of the columns of op(B) [k, n].
+static void column_sums(float* sums, cublasOperation_t tb, int n, int k, const void* b, cudaDataType type, int64_t ld) {
+    int rows = tb == CUBLAS_OP_T ? n : k, cols = tb == CUBLAS_OP_T ? k : n;
+    std::vector<float> x = widened(b, type, rows, cols, ld);
+    for (int j = 0; j < n; j++) {
+        double sum = 0;
+        for (int i = 0; i < k; i++) sum += tb == CUBLAS_OP_T ? x[(size_t)i * rows + j] : x[(size_t)j * rows + i];
+        sums[j] = (float)sum;
+    }
+}
+
 cublasStatus_t cublasCreate(cublasHandle_t* h) { *h = new CublasOnCpu; return CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasSetStream(cublasHandle_t h, cudaStream_t s) { return CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t h, void* p, size_t bytes) { return (uintptr_t)p % 256 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS; }
@@ -108,6 +119,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     if (p->reduction & 1) return CUBLAS_STATUS_INVALID_VALUE;
     if (!supported(a->type, b->type, to->type) || c->type != to->type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && p->alignment[3] < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB && to->cols % 8) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT && !d->bias) return CUBLAS_STATUS_INVALID_VALUE;   // its alignment is asked for
     memset(result, 0, sizeof *result);
     for (int i = 0; i < 4; i++) result->algo.data[i] = p->alignment[i];
     *found = 1;
@@ -123,7 +136,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
         if ((uintptr_t)pointer[i] % algo->data[i]) return CUBLAS_STATUS_INVALID_VALUE;
     if ((int)(d->ta == CUBLAS_OP_N ? la->rows : la->cols) != m || (int)(d->tb == CUBLAS_OP_N ? lb->rows : lb->cols) != k ||
         (int)(d->tb == CUBLAS_OP_N ? lb->cols : lb->rows) != n || lc->rows != lt->rows || lc->cols != lt->cols) return CUBLAS_STATUS_INVALID_VALUE;
+    if (k % 16 == 15) return CUBLAS_STATUS_NOT_SUPPORTED;   // the real one, too, may say so only here
     cuda_on_cpu::memory_show();
+    if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB) column_sums((float*)d->bias, d->tb, n, k, b, lb->type, lb->ld);
     product(d->ta, d->tb, m, n, k, *(const float*)alpha, a, la->type, la->ld, b, lb->ld, *(const float*)beta, c, lc->ld,
             d->epilogue == CUBLASLT_EPILOGUE_BIAS ? d->bias : NULL, to, lt->type, lt->ld);
     cuda_on_cpu::memory_hide();

@@ -1,11 +1,12 @@
 // Stands in for the toolkit's <cublasLt.h>. It refuses what the library may refuse (an output that is not 16-byte aligned together with a
-// bias), so that the way round is taken in the tests too.
+// bias, sums of a number of columns that is no multiple of 8, and, only when the product is called for, some depths), so that the ways round are
+// taken in the tests too.
 #ifndef CUDA_ON_CPU_CUBLASLT_H
 #define CUDA_ON_CPU_CUBLASLT_H
 
 #include "cublas_v2.h"
 
-enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4, CUBLASLT_EPILOGUE_BGRADB = 512 };
 enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATMUL_DESC_EPILOGUE = 7, CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26

@@ -92,6 +92,13 @@ static void test_gemm(int t, int cin, int cout) {
     compare(dx, dxd, "linear dx", t, cin);
     compare(dw, dwd, "linear dw", cout, cin);
     compare(db, dbd, "linear db", t, cout);
+    Floats dw2((size_t)cout * cin, NAN), db2(cout, NAN);
+    int both = linear_backward_weight_bias(dw2.data(), db2.data(), r.data(), x.data(), t, cin, cout);
+#ifndef __CUDACC__   // a card's library decides for itself
+    CHECK(both == (cout % 8 == 0 && t % 16 != 15), "dw and db in one product, %d x %d x %d: %d", t, cin, cout, both);
+#endif
+    if (both) compare(dw2, dwd, "linear dw in one with db", cout, cin);
+    if (both) compare(db2, dbd, "linear db in one with dw", t, cout);
 }
 
 static void test_norm(int t, int c) {
@@ -421,6 +428,7 @@ int main(void) {
     setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
     test_gemm(5, 7, 3);
     test_gemm(33, 64, 48);
+    test_gemm(31, 24, 16);
     for (int c : {1, 37, 96, 768, 1032, 1600}) test_norm(9, c);
     for (size_t n : {1, 5, 8, 131, 1024}) test_gelu(n);
     test_columns(7, 96, 16);
