@@ -133,6 +133,8 @@ typedef struct {
 
     // Input and head; T = batch * tokens
     uint8_t* raw;            // [B, channels, height, width] as stored
+    Batch next;              // the batch to come, where it was asked for ahead of its step (else its count is 0);
+    const uint8_t* ahead;    // and its images, while they are in `raw` or on their way (else NULL)
     Crop* crops;             // [B]
     int *labels, *correct;   // [B]
     float* losses;           // [B]
@@ -306,7 +308,8 @@ static void vit_plan(Vit* v) {
     v->method.tokens = v->method.shear.tokens = v->tokens;
     v->method.batch = v->o.batch;
     params_plan(&v->params, p, v->o.method.preset, v->o.update.optimizer, fx, !v->learning);
-    plan_add(p, REGION_SCRATCH, -1, "stored images", B * v->raw_channels, (int64_t)v->raw_height * v->raw_width, 1, 0, 0, (void**)&v->raw, NULL);
+    plan_add(p, REGION_SCRATCH, -1, "stored images", B * v->raw_channels, (int64_t)v->raw_height * v->raw_width, 1, 0, v->learning && device_uploads_ahead() ? end : 0,
+             (void**)&v->raw, NULL);
     plan_add(p, REGION_SCRATCH, -1, "crops", B, sizeof(Crop), 1, 0, 0, (void**)&v->crops, NULL);
     plan_activation(p, v->deep, -1, "images", B * 3, (int64_t)c->image_size * c->image_size, fx, 0, 0, -1, end, (void**)&v->images, NULL);
     plan_activation(p, 0, -1, "patches", B * n, P, fx, 0, 0, back, back, (void**)&v->patches, (void**)&v->patches_again);
@@ -428,16 +431,21 @@ static void block_forward(Vit* v, Layer* l, Acts* a, floatx* out, int b) {
     if (out) sheared_forward(s, l->fc2, out, a->act, a->mid, b);
 }
 
+static size_t raw_bytes(const Vit* v, int b) { return (size_t)b * (size_t)(v->raw_channels * v->raw_height * v->raw_width); }
+
 // From stored images to logits. raw [b, channels, height, width], labels [b] (NULL: unknown) and crops [b] are host memory.
 static void vit_forward(Vit* v, const uint8_t* raw, const int32_t* labels, const Crop* crops, int b) {
     const VitConfig* c = &v->config;
     int C = c->width, n = v->grid * v->grid, T = b * v->tokens, P = c->channels * c->patch * c->patch;
     timer_start(TIME_DATA);
-    device_upload(v->raw, raw, (size_t)b * (size_t)(v->raw_channels * v->raw_height * v->raw_width));
+    device_upload_join();
+    if (raw != v->ahead) device_upload(v->raw, raw, raw_bytes(v, b));
+    v->ahead = NULL;
     device_upload(v->crops, crops, (size_t)b * sizeof *crops);
     if (labels) device_upload(v->labels, labels, (size_t)b * sizeof *labels);
     images_prepare(v->images, v->raw, v->crops, c->mean, c->std, c->bicubic ? INTERPOLATE_BICUBIC : INTERPOLATE_BILINEAR, b, v->raw_channels,
                    v->raw_height, v->raw_width, c->image_size, v->work);
+    device_input_read();
     patches_gather(v->patches, v->images, b, c->channels, c->image_size, c->patch);
     timer_start(TIME_GEMM);
     linear_forward(v->embedded, v->patches, v->patch_w->copy, v->patch_b->copy, NULL, b * n, P, C);
@@ -610,6 +618,21 @@ static void name_broken_layer(const Vit* v, char* where, size_t size) {
     }
 }
 
+// The next batch to learn from. On a GPU it was asked for while the batch before it was computed, and its images sent on their way.
+static Batch next_batch(Vit* v, Loader* loader) {
+    Batch batch = v->next.count ? v->next : loader_next(loader);
+    v->next.count = 0;
+    return batch;
+}
+
+// Behind the forward pass, when the batch it was for is not looked at any more.
+static void send_ahead(Vit* v, Loader* loader) {
+    if (!device_uploads_ahead()) return;
+    v->next = loader_next(loader);
+    v->ahead = v->next.raw;
+    device_upload_ahead(v->raw, v->next.raw, raw_bytes(v, v->next.count));
+}
+
 static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_t step, int64_t total) {
     const VitOptions* o = &v->o;
     Shear* s = &v->method.shear;
@@ -620,12 +643,13 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
     method_begin_step(&v->method, step);
     s->storing = 1;
     for (s->micro = 0; s->micro < o->accumulate; s->micro++) {
-        Batch batch = loader_next(loader);
+        Batch batch = next_batch(v, loader);
         uint32_t epoch = (uint32_t)((step * o->accumulate + s->micro) / batches_per_epoch);
         for (int i = 0; i < b; i++) crops[i] = crop_random(v, epoch, batch.index[i]);
         vit_forward(v, batch.raw, batch.label, crops, b);
         timer_start(TIME_OTHER);
         cross_entropy(v->losses, v->correct, v->dlogits, v->logits, v->labels, 1.0f / ((float)b * (float)o->accumulate), b, v->config.classes);
+        send_ahead(v, loader);
         device_download(losses, v->losses, (size_t)b * sizeof *losses);
         for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
         if (!isfinite(r.loss)) {

@@ -121,6 +121,11 @@ void device_zero(void* p, size_t bytes) {
         memset((char*)p + i * BLOCK, 0, block_size(bytes, i));
 }
 
+int device_uploads_ahead(void) { return 0; }
+void device_input_read(void) {}
+void device_upload_ahead(void* device, const void* host, size_t bytes) {}
+void device_upload_join(void) {}
+
 void device_download_floats(float* host, const floatx* device, size_t n) { memcpy(host, device, n * sizeof *host); }
 void device_round(floatx* copy, const float* w, size_t n) { memcpy(copy, w, n * sizeof *copy); }
 float* host_view_open(float* p, size_t n) { return p; }

@@ -1,4 +1,4 @@
-// A GPU as the device: one stream, copies through two pinned buffers, times from events on the stream.
+// A GPU as the device: one stream for all work and one for uploads ahead of it, copies through two pinned buffers, times from events on the stream.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ enum : size_t { STAGE = 8 << 20 };
 
 static struct {
     int open;
-    cudaStream_t stream;
+    cudaStream_t stream, ahead;
+    cudaEvent_t input_read, arrived;   // on `stream`: the input may be overwritten; on `ahead`: all that was sent is there
     cudaDeviceProp card;
     char* stage[STAGES];         // pinned; what is uploaded passes through them in turn
     cudaEvent_t stage_free[STAGES];
@@ -55,6 +56,9 @@ static void device_open(void) {
         refuse(why);
     }
     CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
+    CUDA(cudaStreamCreateWithFlags(&device.ahead, cudaStreamNonBlocking));
+    CUDA(cudaEventCreateWithFlags(&device.input_read, cudaEventDisableTiming));
+    CUDA(cudaEventCreateWithFlags(&device.arrived, cudaEventDisableTiming));
     for (int i = 0; i < STAGES; i++) {
         CUDA(cudaMallocHost((void**)&device.stage[i], STAGE));
         CUDA(cudaEventCreateWithFlags(&device.stage_free[i], cudaEventDisableTiming));
@@ -120,19 +124,33 @@ size_t device_memory_available(void) {
 
 // ---- copies
 
-// Returns when the host's bytes have been copied to pinned memory; the way to the GPU runs beside its compute.
-void device_upload(void* to, const void* host, size_t bytes) {
-    device_open();
+// Returns when the host's bytes have been copied to pinned memory.
+static void upload(void* to, const void* host, size_t bytes, cudaStream_t stream) {
     for (size_t at = 0; at < bytes; at += STAGE) {
         size_t n = bytes - at < STAGE ? bytes - at : STAGE;
         int s = device.next_stage;
         device.next_stage = (s + 1) % STAGES;
         CUDA(cudaEventSynchronize(device.stage_free[s]));
         memcpy(device.stage[s], (const char*)host + at, n);
-        CUDA(cudaMemcpyAsync((char*)to + at, device.stage[s], n, cudaMemcpyHostToDevice, device.stream));
-        CUDA(cudaEventRecord(device.stage_free[s], device.stream));
+        CUDA(cudaMemcpyAsync((char*)to + at, device.stage[s], n, cudaMemcpyHostToDevice, stream));
+        CUDA(cudaEventRecord(device.stage_free[s], stream));
     }
 }
+
+void device_upload(void* to, const void* host, size_t bytes) { upload(to, host, bytes, device_stream()); }
+
+int device_uploads_ahead(void) { return 1; }
+
+void device_input_read(void) { CUDA(cudaEventRecord(device.input_read, device_stream())); }
+
+void device_upload_ahead(void* to, const void* host, size_t bytes) {
+    device_open();
+    CUDA(cudaStreamWaitEvent(device.ahead, device.input_read, 0));
+    upload(to, host, bytes, device.ahead);
+    CUDA(cudaEventRecord(device.arrived, device.ahead));
+}
+
+void device_upload_join(void) { CUDA(cudaStreamWaitEvent(device_stream(), device.arrived, 0)); }
 
 void device_download(void* host, const void* from, size_t bytes) {
     if (!bytes) return;

@@ -55,6 +55,14 @@ void device_copy(void* to, const void* from, size_t bytes);
 void device_zero(void* p, size_t bytes);
 void device_sync(void);
 
+// Uploads beside the compute, for the input of the step to come. After device_input_read() the uploads ahead may overwrite whatever the work given
+// out so far reads; device_upload_ahead() returns when the host's bytes have been taken; work given out after device_upload_join() finds
+// them there. Where host and device are the same there is nothing to be won: device_uploads_ahead() is 0, and the others do nothing.
+int device_uploads_ahead(void);
+void device_input_read(void);
+void device_upload_ahead(void* device, const void* host, size_t bytes);
+void device_upload_join(void);
+
 // n elements of type floatx, as floats.
 void device_download_floats(float* host, const floatx* device, size_t n);
 

@@ -27,7 +27,7 @@ same() {
 
 tiny_model "$tmp/vit"
 tiny_data "$tmp/images"
-for options in "--method full" "--method head" "--method bitfit" "--method backrazor --attention materialized" "--method prebr --resample 2" \
+for options in "--method full --eval-every 1" "--method head" "--method bitfit" "--method backrazor --attention materialized" "--method prebr --resample 2" \
     "--method prebr++ --resample 2 --gelu regelu2" "--method prebr++ --resample 2 --policy norm --accumulate 2 --importance-weight --column-block 8" \
     "--method prebr++ --keep 0.3 --column-block 1 --optimizer sgd" "--method full --recompute block" "--method prebr++ --recompute attention --clip 0.5"; do
     same train_vit 4 -m "$tmp/vit" --from-scratch -d "$tmp/images" -b 4 $options

@@ -1,4 +1,5 @@
-// The runtime's calls on the host: everything has happened when a call returns. The device pretends to be a card of compute capability
+// The runtime's calls on the host: everything has happened when a call returns, but for copies on any other stream than the first, which happen only
+// when somebody waits for an event behind them. The device pretends to be a card of compute capability
 // 8.6, whose shared memory is the least of the kinds that the kernels are tuned for.
 //
 // With $CUDA_ON_CPU_HIDE=1 device memory can be touched by kernels and copies only; host code that reads a device pointer dies of it. Large
@@ -11,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <map>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -20,8 +22,9 @@ extern "C" const char* __asan_default_options(void) { return "detect_leaks=0:det
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-struct CudaOnCpuStream { int unused; };
-struct CudaOnCpuEvent { double seconds; };
+struct Copy { void* to; const void* from; size_t bytes; };
+struct CudaOnCpuStream { bool lazy; std::vector<Copy> waiting; };
+struct CudaOnCpuEvent { double seconds; cudaStream_t stream; };
 
 enum : size_t { PAGE = 4096, SHARED_DEFAULT = 48 << 10, SHARED_OPTIN = 99 << 10, HIDDEN_MOST = 16 << 20 };
 
@@ -127,11 +130,21 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) {
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+static void copy_now(void* to, const void* from, size_t bytes) {
     cuda_on_cpu::memory_show();
     memmove(to, from, bytes);
     cuda_on_cpu::memory_hide();
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (stream->lazy) stream->waiting.push_back({to, from, bytes});
+    else copy_now(to, from, bytes);
     return cudaSuccess;
+}
+
+static void finish(cudaStream_t stream) {
+    for (Copy& c : stream->waiting) copy_now(c.to, c.from, c.bytes);
+    stream->waiting.clear();
 }
 
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
@@ -142,25 +155,35 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t strea
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
-    *s = new CudaOnCpuStream;
+    static int streams = 0;
+    *s = new CudaOnCpuStream{streams++ > 0, {}};
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     counts.waits++;
+    finish(s);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
+    if (e->stream && e->stream != s) finish(e->stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned flags) {
-    *e = new CudaOnCpuEvent;
+    *e = new CudaOnCpuEvent{0, NULL};
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     e->seconds = t.tv_sec + 1e-9 * t.tv_nsec;
+    e->stream = s;
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t e) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    if (e->stream) finish(e->stream);
+    return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
     *ms = (float)(1e3 * (to->seconds - from->seconds));
     return cudaSuccess;
