@@ -3,6 +3,7 @@
 // double, see what the kernels see.
 #include "../test.h"
 #include "kernels/attention.h"
+#include "kernels/bandit.h"
 #include "kernels/columns.h"
 #include "kernels/dropout.h"
 #include "kernels/embed.h"
@@ -365,6 +366,58 @@ static void test_copies(int rows, int cin, int width, size_t shift) {
 
 // o, dq, dk, dv of attention; probabilities and their gradients are rounded to bfloat16 on the way to a tensor core, so the bound is that of a
 // weighted mean of values each off by half a unit: a unit of the largest one.
+// The bandit's update by its definition, the projection by bisection; then the draw, which holds the right number of arms and all that are certain; the
+// largest by counting who is larger; the counts of updates.
+static void test_bandit(int n, int budget) {
+    const double alpha = 1e-3, p_min = 0.01;
+    Doubles p(n, (double)budget / n), squares(n), log_w(n), expected(n);
+    Array<int> sampled(n), updates(n), counts(n, -1);
+    double most = 0, least = INFINITY, low = -1e6, high = 1e6;
+    for (int i = 0; i < n; i++) {
+        sampled[i] = i % 3 != 1;
+        squares[i] = i % 11 == 5 ? 0 : i % 13 == 7 ? NAN : exp(4 * test_random());
+        if (sampled[i] && squares[i] > most) most = squares[i];
+    }
+    for (int round = 0; round < 2; round++)   // losses, of which the least is wanted; then the logarithms of the weights
+        for (int i = 0; i < n; i++) {
+            double loss = sampled[i] && squares[i] > 0 ? pow(1 / p_min, 2) - squares[i] / most / (p[i] * p[i]) : NAN;
+            if (round == 0 && loss < least) least = loss;
+            log_w[i] = log(p[i]) - (isnan(loss) ? 0 : alpha * (loss - least) / p[i]);
+        }
+    for (int round = 0; round < 200; round++) {
+        double middle = (low + high) / 2, sum = 0;
+        for (int i = 0; i < n; i++) sum += fmin(fmax(exp(fmin(log_w[i] + middle, 1)), p_min), 1);
+        (sum < budget ? low : high) = middle;
+    }
+    for (int i = 0; i < n; i++) expected[i] = fmin(fmax(exp(fmin(log_w[i] + high, 1)), p_min), 1);
+    bandit_update(p.data(), squares.data(), sampled.data(), alpha, p_min, budget, n);
+    double worst = 0;
+    for (int i = 0; i < n; i++) worst = fmax(worst, fabs(p[i] - expected[i]));
+    CHECK(worst < 1e-8, "bandit, %d arms: off by %g", n, worst);
+
+    int drawn = 0, wrong = 0, larger, taken = 0;
+    sample_arms(sampled.data(), p.data(), 5, 2, 1, n);
+    for (int i = 0; i < n; i++) {
+        drawn += sampled[i];
+        wrong += p[i] >= 1 && !sampled[i];
+    }
+    CHECK(drawn == budget && wrong == 0, "%d of %d arms drawn instead of %d, %d certain ones missed", drawn, n, budget, wrong);
+    Floats scale(1, 1.0f);
+    count_updates(updates.data(), counts.data(), sampled.data(), scale.data(), n);
+    for (int i = 0; i < n; i++) {
+        wrong += updates[i] != sampled[i];
+        if (sampled[i]) wrong += counts[taken++] != 1;
+    }
+    CHECK(wrong == 0, "%d of %d counts of updates are wrong", wrong, n);
+    largest_arms(sampled.data(), log_w.data(), budget, n);
+    for (int i = 0; i < n; i++) {
+        larger = 0;
+        for (int j = 0; j < n; j++) larger += log_w[j] > log_w[i] || (log_w[j] == log_w[i] && j < i);
+        wrong += sampled[i] != (larger < budget);
+    }
+    CHECK(wrong == 0, "%d of the %d largest of %d arms are wrong", wrong, budget, n);
+}
+
 static void test_attention(int b, int t, int h, int d, int materialized, float p, const Array<int>& lengths) {
     size_t wide = (size_t)h * d, n = (size_t)b * t * wide;
     Narrow qkv = narrow(3 * n), d_o = narrow(n), o(n), dqkv(3 * n), probs((size_t)b * h * t * t);
@@ -448,6 +501,9 @@ int main(void) {
     test_copies(5, 48, 16, 0);
     test_copies(3, 21, 3, 1);
     test_copies(4, 12, 4, 4);
+    test_bandit(1, 1);
+    test_bandit(48, 24);
+    test_bandit(2311, 460);
     for (int materialized = 0; materialized < 2; materialized++) {
         test_attention(2, 17, 2, 32, materialized, 0, {17, 9});
         test_attention(2, 5, 1, 20, materialized, 0.2f, {0, 5});
