@@ -1066,12 +1066,15 @@ static void fit_budget(MethodOptions* m, const char* text, size_t (*plan_bytes)(
             least - budget, text);
 }
 
-// Element j of a new parameter, number `parameter` of its model: normal with standard deviation 0.02, cut at two of them (Box-Muller over
-// Philox, stream INIT, index = parameter << 40 + j).
-static float initial_value(uint64_t seed, int parameter, size_t j) {
-    Philox r = philox(seed, STREAM_INIT, 0, ((uint64_t)parameter << 40) + j);
-    double normal = sqrt(-2 * log(1 - (double)philox_uniform(r.v[0]))) * cos(2 * M_PI * philox_uniform(r.v[1]));
-    return (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
+// A new parameter w [n] (host), number `parameter` of its model: normal with standard deviation 0.02, cut at two of them (Box-Muller over Philox, stream INIT,
+// index of element j = parameter << 40 + j).
+static void fill_normal(float* w, size_t n, uint64_t seed, int parameter) {
+    #pragma omp parallel for
+    for (size_t j = 0; j < n; j++) {
+        Philox r = philox(seed, STREAM_INIT, 0, ((uint64_t)parameter << 40) + j);
+        double normal = sqrt(-2 * log(1 - (double)philox_uniform(r.v[0]))) * cos(2 * M_PI * philox_uniform(r.v[1]));
+        w[j] = (float)(0.02 * (normal > 2 ? 2 : normal < -2 ? -2 : normal));
+    }
 }
 
 typedef struct {

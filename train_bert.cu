@@ -789,9 +789,9 @@ static char* write_tensors(const Bert* v, BertTensors* t, const void* dir) {
 // A new parameter: matrices and embeddings from a normal distribution, norms 1, biases and the head 0.
 static void initialise(Bert* v, Param* p) {
     size_t n = (size_t)p->rows * (size_t)p->cols;
-    int random = p->kind == PARAM_MATRIX || p->kind == PARAM_PATCH || p->kind == PARAM_EMBEDDING;
     float* w = host_view_open(p->w, n);
-    for (size_t j = 0; j < n; j++) w[j] = random ? initial_value((uint64_t)v->o.method.seed, (int)(p - v->params.param), j) : p->kind == PARAM_NORM;
+    if (p->kind == PARAM_MATRIX || p->kind == PARAM_PATCH || p->kind == PARAM_EMBEDDING) fill_normal(w, n, (uint64_t)v->o.method.seed, (int)(p - v->params.param));
+    else for (size_t j = 0; j < n; j++) w[j] = p->kind == PARAM_NORM;
     host_view_close(w, p->w, n, 1);
 }
 

@@ -774,11 +774,8 @@ static void vit_initialise(Vit* v) {
         Param* p = &v->params.param[i];
         size_t n = (size_t)p->rows * (size_t)p->cols;
         float* w = host_view_open(p->w, n);
-        for (size_t j = 0; j < n; j++) {
-            w[j] = p->kind == PARAM_NORM;
-            if (p->kind != PARAM_MATRIX && p->kind != PARAM_PATCH && p->kind != PARAM_EMBEDDING) continue;
-            w[j] = initial_value((uint64_t)v->o.method.seed, i, j);
-        }
+        if (p->kind == PARAM_MATRIX || p->kind == PARAM_PATCH || p->kind == PARAM_EMBEDDING) fill_normal(w, n, (uint64_t)v->o.method.seed, i);
+        else for (size_t j = 0; j < n; j++) w[j] = p->kind == PARAM_NORM;
         host_view_close(w, p->w, n, 1);
     }
     params_round(&v->params);

@@ -204,9 +204,10 @@ double device_seconds(void) {
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-// ---- timers: every change of part leaves an event on the stream; their distances are read when somebody asks, or when the list is full
+// ---- timers: every change of part leaves an event on the stream; their distances are read when somebody asks, or when the list fills: at the end
+// of a step, when the stream is empty, rather than in the midst of one
 
-enum { MARKS = 1024 };
+enum { MARKS = 4096 };
 
 static int timers_on, marks;
 static struct { cudaEvent_t event; int part; } mark[MARKS];   // part: what begins there, -1: nothing
@@ -250,6 +251,7 @@ void timer_start(int part) {
 
 void timer_stop(void) {
     if (part_now() >= 0) place_mark(-1);
+    if (marks > MARKS / 2) collect();
 }
 
 double timer_seconds(int part) {

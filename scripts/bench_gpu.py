@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 import bench_vit
 
@@ -44,6 +45,7 @@ def options():
     p.add_argument("--steps", type=int, default=12)
     p.add_argument("--warm-up", type=int, default=4, help="steps that do not count")
     p.add_argument("--seconds", type=float, default=90, help="limit of one run")
+    p.add_argument("--limit", type=float, default=0, help="seconds after which no further run begins (0: none)")
     p.add_argument("--tiny", action="store_true")
     return p.parse_args()
 
@@ -129,13 +131,17 @@ def main():
     peak = next((p for name, p in PEAKS.items() if all(word in o.card for word in name.split())), 0)
     columns = ["model", "batch", "program", "method", "samples_per_s", "x_torch_compile", "mfu", "memory", *(p + "_ms" for p in PARTS),
                "norm_x_floor", "activation_x_floor", "optimizer_x_floor"]
-    rows = []
+    rows, start = [], time.time()
     with tempfile.TemporaryDirectory() as work:
         for name, case in (TINY if o.tiny else CASES).items():
             _, layers, width, _, tokens, batch = case
-            found = [("PyTorch", mode, measure_torch(o, case, mode)) for mode in ("eager", "compile")] if o.python else []
+            found = []
+            for program, method in [("PyTorch", mode) for mode in ("eager", "compile") if o.python] + [("prebr", method) for method in METHODS]:
+                if o.limit and time.time() - start > o.limit:
+                    print(f"{name}, {program} {method}: left out, the time is up", file=sys.stderr)
+                    continue
+                found.append((program, method, measure_torch(o, case, method) if program == "PyTorch" else measure(o, case, method, work)))
             compiled = next((float(row["samples_per_s"]) for _, mode, row in found if row and mode == "compile"), 0)
-            found += [("prebr", method, measure(o, case, method, work)) for method in METHODS]
             for program, method, row in found:
                 if not row:
                     continue

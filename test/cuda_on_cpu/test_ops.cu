@@ -61,6 +61,7 @@ static Floats floats(size_t n) {
 static const double HALF_ULP = 1.002 / 256, FLOAT = 1e-5;
 
 template <class A> static void compare(const A& got, const Doubles& expected, const char* what, int m, int n) {
+    device_sync();
     double worst = 0;
     double relative = sizeof got[0] == 2 ? HALF_ULP : FLOAT;
     for (size_t i = 0; i < expected.size(); i++) {
