@@ -76,7 +76,14 @@ static void test_update(int n, double alpha, double p_min, double budget) {
     for (int i = 0; i < n; i++)
         log_w[i] = log(p[i]) - (sampled[i] && squares[i] > 0 && squares[i] < INFINITY ? alpha * (loss[i] - least) / p[i] : 0);
     reference_simplex(expected, log_w, budget, p_min, n);
+    double* parts = malloc(n * sizeof *parts);
+    int feedback = bandit_weights(parts, p, squares, sampled, alpha, n);
+    if (feedback) capped_simplex(parts, parts, budget, p_min, n);
+    else memcpy(parts, p, n * sizeof *parts);
+    CHECK(feedback == (most > 0), "feedback");
     bandit_update(p, squares, sampled, alpha, p_min, budget, n);
+    CHECK(memcmp(parts, p, n * sizeof *p) == 0, "the update's two parts, one after the other, give something else");
+    free(parts);
     check_feasible(p, budget, p_min, n, "bandit_update");
     double worst = 0;
     for (int i = 0; i < n; i++) worst = fmax(worst, fabs(p[i] - expected[i]));
