@@ -6,10 +6,11 @@
 //   3. Linear layers      forward and backward under a preset (PreBackRazor, Yu et al., CVPR 2024)
 //   4. Arms               groups, budgets, sampling and the bandit (JointSpar, Liu & Mozafari, ICML 2022)
 //   5. Update             rates per kind of parameter, clipping, AdamW and SGD on what learned
-//   6. State              everything that the next step depends on, as one file
-//   7. Around a run       what both trainers' mains need: options, budget, checks, what went wrong, the summary
+//   6. Layers             what both models' layers keep, and for how long
+//   7. State              everything that the next step depends on, as one file
+//   8. Around a run       what both trainers' mains need: options, budget, checks, what went wrong, the summary
 //
-// The trainers include this file and call kernels/; nothing here knows what a model is.
+// The trainers include this file and call kernels/; what a model computes is said there.
 #ifndef PREBR_H
 #define PREBR_H
 
@@ -24,6 +25,7 @@
 #include "data/run.h"
 #include "data/safetensors.h"
 #include "data/trouble.h"
+#include "kernels/attention.h"
 #include "kernels/bandit.h"
 #include "kernels/columns.h"
 #include "kernels/device.h"
@@ -325,6 +327,7 @@ typedef struct {
     int micro;               // number of the micro-batch in the step; gradients add up from the second on
     void* work;              // scratch of the kernels
     float* threshold;        // [batch]
+    int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
     double* squares[4];      // [arms] of each group
 } Shear;
 
@@ -436,24 +439,24 @@ static void razor_plan(Plan* p, Razor* r, int layer, double prune, int batch, in
     }
 }
 
-// thirds: {0, 1, 2} on the device, q, k and v as column blocks of qkv [b*tokens, 3*width]. part [b*tokens, width] may be overwritten.
-static void razor_keep(const Shear* s, Razor* r, floatx* part, const floatx* qkv, const floatx* probs, const int* thirds, int b, int heads, int width) {
+// part [b*tokens, width] may be overwritten.
+static void razor_keep(const Shear* s, Razor* r, floatx* part, const floatx* qkv, const floatx* probs, int b, int heads, int width) {
     timer_start(TIME_SHEAR);
     for (int k = 0; k < 4; k++) {
         int n = razor_elements(k, s->tokens, heads, width);
-        if (k < 3) columns_gather(part, qkv, thirds + k, 1, width, b * s->tokens, 3 * width);
+        if (k < 3) columns_gather(part, qkv, s->thirds + k, 1, width, b * s->tokens, 3 * width);
         const floatx* x = k < 3 ? part : probs;
         topk_threshold(s->threshold, x, s->o.prune, b, n);
         topk_pack(r->values[k], r->mask[k], x, s->threshold, topk_capacity(n, s->o.prune), b, n);
     }
 }
 
-static void razor_restore(const Shear* s, const Razor* r, floatx* part, floatx* qkv, floatx* probs, const int* thirds, int b, int heads, int width) {
+static void razor_restore(const Shear* s, const Razor* r, floatx* part, floatx* qkv, floatx* probs, int b, int heads, int width) {
     timer_start(TIME_SHEAR);
     for (int k = 0; k < 4; k++) {
         int n = razor_elements(k, s->tokens, heads, width);
         topk_unpack(k < 3 ? part : probs, r->values[k], r->mask[k], topk_capacity(n, s->o.prune), b, n);
-        if (k < 3) columns_scatter(qkv, part, thirds + k, 1, width, b * s->tokens, 3 * width);
+        if (k < 3) columns_scatter(qkv, part, s->thirds + k, 1, width, b * s->tokens, 3 * width);
     }
 }
 
@@ -500,11 +503,13 @@ static const char* group_pool_name(int group) {
 
 static Linear* method_linear(Method* m, int group, int layer) { return &m->linear[layer * m->groups + group]; }
 
-// Plans what the method itself needs: gradients of matrices, arms and kept inputs. Every Linear has cin, cout, at_hand and its ticks
+// Plans what the method itself needs: gradients of matrices, arms and kept inputs, a few numbers. Every Linear has cin, cout, at_hand and its ticks
 // set before; a pool lives as long as the first layer's input, which is kept longest.
 static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
     const MethodOptions* o = &m->shear.o;
     int layers = m->linears / m->groups;
+    plan_add(plan, REGION_SCRATCH, -1, "numbers of q, k, v", 3, 1, 4, 0, TICK_ALWAYS, (void**)&m->shear.thirds, NULL);
+    plan_add(plan, REGION_SCRATCH, -1, "thresholds", m->batch, 1, 4, 0, TICK_ALWAYS, (void**)&m->shear.threshold, NULL);
     for (int g = 0; g < m->groups; g++) {
         Group* group = &m->group[g];
         Linear* example = method_linear(m, g, 0);
@@ -558,6 +563,8 @@ static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
 
 // Before the first step: every arm equally likely.
 static void method_start(Method* m) {
+    static const int thirds[3] = {0, 1, 2};
+    device_upload(m->shear.thirds, thirds, sizeof thirds);
     for (int g = 0; g < m->groups; g++) {
         Group* group = &m->group[g];
         double* p = (double*)allocate((size_t)group->arms + 1, sizeof *p);
@@ -860,7 +867,206 @@ static double params_update(Method* m, Params* params, const UpdateOptions* o, i
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 6. State of a run: everything that the next step depends on, as one safetensors file
+// 6. Layers
+//
+// ViT and BERT are made of the same layer,
+//
+//   n1 = norm(x)   qkv = n1 Wqkv   o = attention(qkv)   mid = o Wproj + residual
+//   n2 = norm(mid)   hidden = n2 Wfc1   act = gelu(hidden)   out = act Wfc2 + residual
+//
+// whose residuals take x and mid (ViT), or n1 and n2 (BERT, which normalises behind each sum: there a layer begins with the last norm of the layer
+// below). How a layer computes is said in the trainers; what its tensors are, how long each lives, and what is kept of attention is the same for both
+// and said here. T = batch x tokens, C = width, H = heads, t = tokens of a sample: the most that is planned for; a batch of fewer uses the
+// first rows of every place.
+
+typedef struct {
+    floatx *x;               // [T, C] input
+    floatx *n1, *qkv, *o;    // [T, C] its norm; [T, 3C]; [T, C] attention's output
+    floatx *probs;           // [B, H, t, t], materialized attention only
+    floatx *part;            // [T, C] one of q, k, v on its way to being pruned
+    floatx *mid;             // [T, C] sum after attention
+    floatx *n2, *hidden, *act;   // [T, C] its norm; [T, mlp] before and after GELU
+    float *mean1, *rstd1, *mean2, *rstd2;   // [T]
+    float *lse;              // [B, H, t]
+    uint8_t *codes;          // [T * mlp / 4] of ReGELU2
+} Acts;
+
+typedef struct {
+    int number;
+    Param *norm1_w, *norm1_b, *qkv_w, *qkv_b, *proj_w, *proj_b;   // qkv_b may be NULL
+    Param *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
+    Param *out_w, *out_b;    // BERT: the norm behind the layer, norm1 of the next
+    Linear *qkv, *proj, *fc1, *fc2;
+    Acts in, again;          // as forward makes them; as backward finds them (the same place, or made again)
+    floatx *dact, *dn2, *d_o, *dqkv, *dn1;   // gradients: [T, mlp], [T, C], [T, C], [T, 3C], [T, C]
+    floatx *dproj, *dfc2;    // [T, C] gradients behind the dropout of the two residual branches
+    Razor razor;             // q, k, v, probs as BackRazor keeps them with materialized attention
+} Layer;
+
+// What the lives of a layer's tensors depend on beside the method.
+typedef struct {
+    int layers, batch, tokens, width, heads, mlp, floatx_bytes;
+    int deep;                // gradients flow below the head
+    int post_norm;           // the residuals take the norms' outputs
+    int drops_branches, drops_input;   // dropout at the end of the branches; behind the first layer's first norm
+} LayerShape;
+
+// Ticks: 0 the embedding, then the ops of each layer, then the head, then all of it backwards.
+enum { OP_NORM1, OP_QKV, OP_ATTENTION, OP_PROJ, OP_NORM2, OP_FC1, OP_GELU, OP_FC2, OPS };
+
+static int tick_head(int layers) { return 1 + layers * OPS; }
+static int tick_end(int layers) { return 2 * tick_head(layers); }
+static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
+static int backward_tick(int layers, int layer, int op) { return tick_end(layers) - forward_tick(layer, op); }
+
+static void layer_plan(Plan* p, Layer* l, const MethodOptions* o, const LayerShape* s) {
+    Acts *in = &l->in, *again = &l->again;
+    int64_t B = s->batch, T = B * s->tokens, C = s->width, H = s->heads, t = s->tokens, M = s->mlp;
+    int i = l->number, fx = s->floatx_bytes, deep = s->deep;
+    int full = o->preset == METHOD_FULL, flash = o->attention == ATTENTION_FLASH, exact = o->gelu == GELU_EXACT;
+    int razor = !flash && o->preset == METHOD_BACKRAZOR && o->recompute == RECOMPUTE_NONE;   // keeps q, k, v, probs pruned
+    int whole = o->recompute != RECOMPUTE_BLOCK;   // the block is not run again
+    int attn = o->recompute == RECOMPUTE_NONE;     // nor is its attention
+    int F[OPS], K[OPS];                            // ticks of the ops, forward and backward
+    for (int op = 0; op < OPS; op++) {
+        F[op] = forward_tick(i, op);
+        K[op] = deep ? backward_tick(s->layers, i, op) : -1;
+    }
+    int rerun = K[OP_FC2], remade = whole ? K[OP_PROJ] : rerun;   // from where on a block, or its attention, is there again
+    int born = i ? forward_tick(i - 1, OP_FC2) : 0;
+    int wholes = preset_learns(o->preset, PARAM_MATRIX) && o->preset != METHOD_PREBRPP;   // whether a linear layer asks for its whole input
+
+    // What each linear layer can count on in backward (see 3).
+    l->qkv->at_hand = l->fc1->at_hand = 1;
+    l->proj->at_hand = flash || full || !attn;
+    l->fc2->at_hand = exact || full || !whole;
+    l->proj->kept_first = F[OP_ATTENTION];
+    l->proj->kept_last = K[OP_PROJ];
+    l->fc2->kept_first = F[OP_GELU];
+    l->fc2->kept_last = K[OP_FC2];
+    int n1_from = !attn ? remade : wholes || (s->drops_input && i == 0 && preset_learns(o->preset, PARAM_MATRIX)) ? K[OP_QKV] : -1;
+    int n2_from = !whole ? rerun : wholes ? K[OP_FC1] : -1;
+    int act_from = !whole ? rerun : wholes && l->fc2->at_hand ? K[OP_FC2] : -1;
+    int o_again = attn ? -1 : remade;
+
+    plan_activation(p, deep, i, "input", T, C, fx, born, F[s->post_norm ? OP_NORM1 : OP_PROJ], K[OP_NORM1], K[OP_NORM1], (void**)&in->x, (void**)&again->x);
+    plan_activation(p, deep, i, "norm1 mean", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->mean1, (void**)&again->mean1);
+    plan_activation(p, deep, i, "norm1 1/sigma", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->rstd1, (void**)&again->rstd1);
+    plan_activation(p, 0, i, "norm1 output", T, C, fx, F[OP_NORM1], F[s->post_norm ? OP_PROJ : OP_QKV], n1_from, K[OP_QKV], (void**)&in->n1, (void**)&again->n1);
+    plan_activation(p, deep && attn && !razor, i, "q, k, v", T, 3 * C, fx, F[OP_QKV], F[OP_ATTENTION], razor ? K[OP_ATTENTION] : remade, K[OP_ATTENTION],
+                    (void**)&in->qkv, (void**)&again->qkv);
+    plan_activation(p, deep && attn && (flash || full), i, "attention output", T, C, fx, F[OP_ATTENTION], F[OP_PROJ], o_again, K[OP_ATTENTION],
+                    (void**)&in->o, (void**)&again->o);
+    if (flash)
+        plan_activation(p, deep && attn, i, "log-sum-exp", B * H, t, 4, F[OP_ATTENTION], F[OP_ATTENTION], o_again, K[OP_ATTENTION],
+                        (void**)&in->lse, (void**)&again->lse);
+    else
+        plan_activation(p, deep && attn && !razor, i, "softmax weights", B * H * t, t, fx, F[OP_ATTENTION], F[OP_ATTENTION],
+                        razor ? K[OP_ATTENTION] : o_again, K[OP_ATTENTION], (void**)&in->probs, (void**)&again->probs);
+    if (razor) plan_activation(p, 0, i, "q, k or v", T, C, fx, F[OP_ATTENTION], F[OP_ATTENTION], K[OP_ATTENTION], K[OP_ATTENTION], (void**)&in->part, (void**)&again->part);
+    if (razor && deep) razor_plan(p, &l->razor, i, o->prune, (int)B, (int)t, (int)H, (int)C, fx, F[OP_ATTENTION], K[OP_ATTENTION]);
+    plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[s->post_norm ? OP_NORM2 : OP_FC2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
+    plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
+    plan_activation(p, deep, i, "norm2 1/sigma", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->rstd2, (void**)&again->rstd2);
+    plan_activation(p, 0, i, "norm2 output", T, C, fx, F[OP_NORM2], F[s->post_norm ? OP_FC2 : OP_FC1], n2_from, K[OP_FC1], (void**)&in->n2, (void**)&again->n2);
+    plan_activation(p, deep && whole && exact, i, "before GELU", T, M, fx, F[OP_FC1], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
+                    (void**)&in->hidden, (void**)&again->hidden);
+    if (!exact)
+        plan_activation(p, deep && whole, i, "GELU codes", T, (M + 3) / 4, 1, F[OP_GELU], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
+                        (void**)&in->codes, (void**)&again->codes);
+    plan_activation(p, deep && whole && !exact && full, i, "GELU output", T, M, fx, F[OP_GELU], F[OP_FC2], act_from, K[OP_FC2],
+                    (void**)&in->act, (void**)&again->act);
+
+    if (!deep) return;
+    if (s->drops_branches) {
+        plan_add(p, REGION_SCRATCH, i, "MLP gradient", T, C, fx, K[OP_FC2], K[OP_FC2], (void**)&l->dfc2, NULL);
+        plan_add(p, REGION_SCRATCH, i, "projection gradient", T, C, fx, K[OP_PROJ], K[OP_PROJ], (void**)&l->dproj, NULL);
+    }
+    plan_add(p, REGION_SCRATCH, i, "GELU gradient", T, M, fx, K[OP_FC2], K[OP_FC1], (void**)&l->dact, NULL);
+    plan_add(p, REGION_SCRATCH, i, "norm2 gradient", T, C, fx, K[OP_FC1], K[OP_NORM2], (void**)&l->dn2, NULL);
+    plan_add(p, REGION_SCRATCH, i, "attention gradient", T, C, fx, K[OP_PROJ], K[OP_ATTENTION], (void**)&l->d_o, NULL);
+    plan_add(p, REGION_SCRATCH, i, "q, k, v gradient", T, 3 * C, fx, K[OP_ATTENTION], K[OP_QKV], (void**)&l->dqkv, NULL);
+    plan_add(p, REGION_SCRATCH, i, "norm1 gradient", T, C, fx, K[OP_QKV], K[OP_NORM1], (void**)&l->dn1, NULL);
+}
+
+// The four linear layers of a layer, once it has its parameters: linear [4] are its own.
+static void layer_linears(Layer* l, Linear* linear) {
+    Param* matrix[4] = {l->qkv_w, l->proj_w, l->fc1_w, l->fc2_w};
+    for (int k = 0; k < 4; k++) {
+        matrix[k]->linear = &linear[k];
+        linear[k].cin = matrix[k]->cols;
+        linear[k].cout = matrix[k]->rows;
+    }
+    l->qkv = &linear[0];
+    l->proj = &linear[1];
+    l->fc1 = &linear[2];
+    l->fc2 = &linear[3];
+}
+
+// Lets them know where their parameters lie, once these lie somewhere.
+static void layer_connect(const Layer* l) {
+    linear_connect(l->qkv_w, l->qkv_b);
+    linear_connect(l->proj_w, l->proj_b);
+    linear_connect(l->fc1_w, l->fc1_b);
+    linear_connect(l->fc2_w, l->fc2_b);
+}
+
+static const Dropout no_dropout = {0, 0, 0, 0};
+
+// a->o [b*tokens, width] from a->qkv. lengths [b]: tokens of each sample, NULL: all of them.
+static void layer_attention(const Shear* s, Layer* l, Acts* a, const int* lengths, Dropout dropout, int b, int heads, int width) {
+    timer_start(TIME_ATTENTION);
+    if (s->o.attention == ATTENTION_FLASH) {
+        attention_flash_forward(a->o, a->lse, a->qkv, lengths, dropout, b, s->tokens, heads, width / heads, s->work);
+        return;
+    }
+    attention_materialized_forward(a->o, a->probs, a->qkv, lengths, dropout, b, s->tokens, heads, width / heads, s->work);
+    if (s->storing && l->razor.values[0]) razor_keep(s, &l->razor, a->part, a->qkv, a->probs, b, heads, width);
+}
+
+// l->dqkv from l->d_o and what was kept.
+static void layer_attention_backward(const Shear* s, Layer* l, const int* lengths, Dropout dropout, int b, int heads, int width) {
+    const Acts* a = &l->again;
+    timer_start(TIME_ATTENTION);
+    if (s->o.attention == ATTENTION_FLASH) {
+        attention_flash_backward(l->dqkv, l->d_o, a->o, a->lse, a->qkv, lengths, dropout, b, s->tokens, heads, width / heads, s->work);
+        return;
+    }
+    if (l->razor.values[0]) razor_restore(s, &l->razor, a->part, a->qkv, a->probs, b, heads, width);
+    timer_start(TIME_ATTENTION);
+    attention_materialized_backward(l->dqkv, l->d_o, a->probs, a->qkv, lengths, dropout, b, s->tokens, heads, width / heads, s->work);
+}
+
+// What attention needs of the kernels' scratch.
+static size_t attention_scratch(int attention, int batch, int tokens, int heads, int width) {
+    return attention == ATTENTION_FLASH ? attention_flash_scratch(batch, tokens, heads, width / heads)
+                                        : attention_materialized_scratch(batch, tokens, heads, width / heads);
+}
+
+static int activations_finite(const floatx* device, size_t n) {
+    float* x = (float*)allocate(n, sizeof *x);
+    size_t i = 0;
+    device_download_floats(x, device, n);
+    while (i < n && isfinite(x[i])) i++;
+    free(x);
+    return i == n;
+}
+
+// Right after a forward pass whose loss is not finite: which layer's output is the first that is not. n: elements of an output; last: that of
+// the last layer. Where backward does not go deep the layers share their memory, so that only the last output is left to look at.
+static void name_broken_layer(const Layer* layer, int layers, const floatx* last, int deep, size_t n, char* where, size_t size) {
+    if (activations_finite(last, n)) snprintf(where, size, "in the classifier");
+    else if (deep) snprintf(where, size, "in the output of layer %d", layers - 1);
+    else snprintf(where, size, "below the classifier");
+    for (int i = layers - 1; deep && i >= 0; i--) {
+        if (activations_finite(layer[i].in.x, n)) continue;
+        if (i) snprintf(where, size, "in the output of layer %d", i - 1);
+        else snprintf(where, size, "in the embedding");
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 7. State of a run: everything that the next step depends on, as one safetensors file
 
 typedef struct { char name[96]; int dtype; int64_t n; void* device; } StateEntry;
 
@@ -941,7 +1147,7 @@ static void state_load(Method* m, Params* params, const char* path, int64_t* ste
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 7. Around a run
+// 8. Around a run
 
 enum { PRECISION_FP32, PRECISION_BF16 };
 #define PRECISION_CHOICES "fp32|bf16"
@@ -1087,15 +1293,6 @@ static int device_finite(const float* device, size_t n) {
     size_t i = 0;
     while (i < n && isfinite(x[i])) i++;
     host_view_close(x, (float*)device, n, 0);
-    return i == n;
-}
-
-static int activations_finite(const floatx* device, size_t n) {
-    float* x = (float*)allocate(n, sizeof *x);
-    size_t i = 0;
-    device_download_floats(x, device, n);
-    while (i < n && isfinite(x[i])) i++;
-    free(x);
     return i == n;
 }
 

@@ -105,31 +105,8 @@ static void bert_options(Option* table, BertOptions* o) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The model: parameters, and activations of each layer. T = batch * tokens of the longest sequence there may be; a batch has its own,
+// The model: parameters and activations; those of a layer are in prebr.h, 6. T = batch * tokens of the longest sequence there may be; a batch has its own,
 // v->t tokens to a sequence, and then uses the first rows of every place.
-
-typedef struct {
-    floatx *x;               // [T, C] input before its norm
-    floatx *n1, *qkv, *o;    // [T, C] input after it; [T, 3C]; [T, C] attention's output
-    floatx *probs;           // [B, H, t, t], materialized attention only
-    floatx *part;            // [T, C] one of q, k, v on its way to being pruned
-    floatx *mid;             // [T, C] sum after attention
-    floatx *n2, *hidden, *act;   // [T, C] its norm; [T, mlp] before and after GELU
-    float *mean1, *rstd1, *mean2, *rstd2;   // [T]
-    float *lse;              // [B, H, t]
-    uint8_t *codes;          // [T * mlp / 4] of ReGELU2
-} Acts;
-
-typedef struct {
-    int number;
-    Param *in_w, *in_b;      // the norm in front: of the embeddings, or the one after the MLP of the layer below
-    Param *qkv_w, *qkv_b, *proj_w, *proj_b, *norm1_w, *norm1_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b, *norm2_w, *norm2_b;
-    Linear *qkv, *proj, *fc1, *fc2;
-    Acts in, again;          // as forward makes them; as backward finds them (the same place, or made again)
-    floatx *dact, *dn2, *d_o, *dqkv, *dn1;   // gradients: [T, mlp], [T, C], [T, C], [T, 3C], [T, C]
-    floatx *dproj, *dfc2;    // [T, C] gradients behind the dropout of the two residual branches
-    Razor razor;             // q, k, v, probs as BackRazor keeps them with materialized attention
-} Layer;
 
 typedef struct {
     BertOptions o;
@@ -156,7 +133,6 @@ typedef struct {
     floatx *pooler, *dropped;          // [B, C] tanh of the pooler; what the head reads
     floatx *logits, *dlogits, *dpooler, *dnormed, *dfirst;
     floatx *dx;              // [T, C] gradient of the sums between norms
-    int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
     double* norm;            // [2] of all gradients: the sum of squares, and what clipping makes of it
     void* work;              // scratch of the kernels
     void* gemm_workspace;    // where products want one, else NULL
@@ -181,32 +157,22 @@ static void bert_parameters(Bert* v) {
     v->norm_b = params_add(p, PARAM_BIAS, -1, "embedding norm.bias", C, 1);
     for (int i = 0; i < L; i++) {
         Layer* l = &v->layer[i];
-        Linear* linear = &v->method.linear[4 * i];
         l->number = i;
-        l->in_w = i ? v->layer[i - 1].norm2_w : v->norm_w;
-        l->in_b = i ? v->layer[i - 1].norm2_b : v->norm_b;
+        l->norm1_w = i ? v->layer[i - 1].out_w : v->norm_w;
+        l->norm1_b = i ? v->layer[i - 1].out_b : v->norm_b;
         l->qkv_w = params_add(p, PARAM_MATRIX, i, "qkv.weight", 3 * C, C);
         l->qkv_b = params_add(p, PARAM_BIAS, i, "qkv.bias", 3 * C, 1);
         l->proj_w = params_add(p, PARAM_MATRIX, i, "proj.weight", C, C);
         l->proj_b = params_add(p, PARAM_BIAS, i, "proj.bias", C, 1);
-        l->norm1_w = params_add(p, PARAM_NORM, i, "norm1.weight", C, 1);
-        l->norm1_b = params_add(p, PARAM_BIAS, i, "norm1.bias", C, 1);
+        l->norm2_w = params_add(p, PARAM_NORM, i, "norm1.weight", C, 1);
+        l->norm2_b = params_add(p, PARAM_BIAS, i, "norm1.bias", C, 1);
         l->fc1_w = params_add(p, PARAM_MATRIX, i, "fc1.weight", c->mlp, C);
         l->fc1_b = params_add(p, PARAM_BIAS, i, "fc1.bias", c->mlp, 1);
         l->fc2_w = params_add(p, PARAM_MATRIX, i, "fc2.weight", C, c->mlp);
         l->fc2_b = params_add(p, PARAM_BIAS, i, "fc2.bias", C, 1);
-        l->norm2_w = params_add(p, PARAM_NORM, i, "norm2.weight", C, 1);
-        l->norm2_b = params_add(p, PARAM_BIAS, i, "norm2.bias", C, 1);
-        Param* matrix[4] = {l->qkv_w, l->proj_w, l->fc1_w, l->fc2_w};
-        for (int k = 0; k < 4; k++) {
-            matrix[k]->linear = &linear[k];
-            linear[k].cin = matrix[k]->cols;
-            linear[k].cout = matrix[k]->rows;
-        }
-        l->qkv = &linear[0];
-        l->proj = &linear[1];
-        l->fc1 = &linear[2];
-        l->fc2 = &linear[3];
+        l->out_w = params_add(p, PARAM_NORM, i, "norm2.weight", C, 1);
+        l->out_b = params_add(p, PARAM_BIAS, i, "norm2.bias", C, 1);
+        layer_linears(l, &v->method.linear[4 * i]);
     }
     v->pooler_w = params_add(p, PARAM_PATCH, -1, "pooler.weight", C, C);
     v->pooler_b = params_add(p, PARAM_BIAS, -1, "pooler.bias", C, 1);
@@ -215,102 +181,20 @@ static void bert_parameters(Bert* v) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The plan: every tensor with its life. Ticks: 0 the embedding, then the ops of each layer, then the head, then all of it backwards.
-
-enum { OP_NORM1, OP_QKV, OP_ATTENTION, OP_PROJ, OP_NORM2, OP_FC1, OP_GELU, OP_FC2, OPS };
-
-static int tick_head(const Bert* v) { return 1 + v->config.layers * OPS; }
-static int tick_end(const Bert* v) { return 2 * tick_head(v); }
-static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
-static int backward_tick(const Bert* v, int layer, int op) { return tick_end(v) - forward_tick(layer, op); }
+// The plan: every tensor with its life. Those of the layers, and the ticks that lives are counted in, are in prebr.h, 6.
 
 // The dropout of the embeddings lies behind their norm, which belongs to the first layer.
 static int drops_input(const Bert* v, int layer) { return layer == 0 && v->config.dropout > 0; }
 
 static int floatx_bytes(const Bert* v) { return precision_bytes(v->o.precision); }
 
-static void bert_plan_layer(Bert* v, int i) {
-    Layer* l = &v->layer[i];
-    Plan* p = &v->plan;
-    Acts *in = &l->in, *again = &l->again;
-    const BertConfig* c = &v->config;
-    const MethodOptions* o = &v->o.method;
-    int64_t B = v->o.batch, T = B * v->tokens, C = c->width, H = c->heads, t = v->tokens, M = c->mlp;
-    int fx = floatx_bytes(v), deep = v->deep;
-    int full = o->preset == METHOD_FULL, flash = o->attention == ATTENTION_FLASH, exact = o->gelu == GELU_EXACT;
-    int razor = !flash && o->preset == METHOD_BACKRAZOR && o->recompute == RECOMPUTE_NONE;   // keeps q, k, v, probs pruned
-    int whole = o->recompute != RECOMPUTE_BLOCK;   // the block is not run again
-    int attn = o->recompute == RECOMPUTE_NONE;     // nor is its attention
-    int F[OPS], K[OPS];                            // ticks of the ops, forward and backward
-    for (int op = 0; op < OPS; op++) {
-        F[op] = forward_tick(i, op);
-        K[op] = deep ? backward_tick(v, i, op) : -1;
-    }
-    int rerun = K[OP_FC2], remade = whole ? K[OP_PROJ] : rerun;   // from where on a block, or its attention, is there again
-    int born = i ? forward_tick(i - 1, OP_FC2) : 0;
-    int wholes = preset_learns(o->preset, PARAM_MATRIX) && o->preset != METHOD_PREBRPP;   // whether a linear layer asks for its whole input
-
-    // What each linear layer can count on in backward (see prebr.h, 3).
-    l->qkv->at_hand = l->fc1->at_hand = 1;
-    l->proj->at_hand = flash || full || !attn;
-    l->fc2->at_hand = exact || full || !whole;
-    l->proj->kept_first = F[OP_ATTENTION];
-    l->proj->kept_last = K[OP_PROJ];
-    l->fc2->kept_first = F[OP_GELU];
-    l->fc2->kept_last = K[OP_FC2];
-    int n1_from = !attn ? remade : wholes || (o->preset == METHOD_PREBRPP && drops_input(v, i)) ? K[OP_QKV] : -1;
-    int n2_from = !whole ? rerun : wholes ? K[OP_FC1] : -1;
-    int act_from = !whole ? rerun : wholes && l->fc2->at_hand ? K[OP_FC2] : -1;
-    int o_again = attn ? -1 : remade;
-
-    plan_activation(p, deep, i, "input", T, C, fx, born, F[OP_NORM1], K[OP_NORM1], K[OP_NORM1], (void**)&in->x, (void**)&again->x);
-    plan_activation(p, deep, i, "norm1 mean", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->mean1, (void**)&again->mean1);
-    plan_activation(p, deep, i, "norm1 1/sigma", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->rstd1, (void**)&again->rstd1);
-    plan_activation(p, 0, i, "norm1 output", T, C, fx, F[OP_NORM1], F[OP_PROJ], n1_from, K[OP_QKV], (void**)&in->n1, (void**)&again->n1);
-    plan_activation(p, deep && attn && !razor, i, "q, k, v", T, 3 * C, fx, F[OP_QKV], F[OP_ATTENTION], razor ? K[OP_ATTENTION] : remade, K[OP_ATTENTION],
-                    (void**)&in->qkv, (void**)&again->qkv);
-    plan_activation(p, deep && attn && (flash || full), i, "attention output", T, C, fx, F[OP_ATTENTION], F[OP_PROJ], o_again, K[OP_ATTENTION],
-                    (void**)&in->o, (void**)&again->o);
-    if (flash)
-        plan_activation(p, deep && attn, i, "log-sum-exp", B * H, t, 4, F[OP_ATTENTION], F[OP_ATTENTION], o_again, K[OP_ATTENTION],
-                        (void**)&in->lse, (void**)&again->lse);
-    else
-        plan_activation(p, deep && attn && !razor, i, "softmax weights", B * H * t, t, fx, F[OP_ATTENTION], F[OP_ATTENTION],
-                        razor ? K[OP_ATTENTION] : o_again, K[OP_ATTENTION], (void**)&in->probs, (void**)&again->probs);
-    if (razor) plan_activation(p, 0, i, "q, k or v", T, C, fx, F[OP_ATTENTION], F[OP_ATTENTION], K[OP_ATTENTION], K[OP_ATTENTION], (void**)&in->part, (void**)&again->part);
-    if (razor && deep) razor_plan(p, &l->razor, i, o->prune, (int)B, (int)t, (int)H, (int)C, fx, F[OP_ATTENTION], K[OP_ATTENTION]);
-    plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[OP_NORM2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
-    plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
-    plan_activation(p, deep, i, "norm2 1/sigma", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->rstd2, (void**)&again->rstd2);
-    plan_activation(p, 0, i, "norm2 output", T, C, fx, F[OP_NORM2], F[OP_FC2], n2_from, K[OP_FC1], (void**)&in->n2, (void**)&again->n2);
-    plan_activation(p, deep && whole && exact, i, "before GELU", T, M, fx, F[OP_FC1], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
-                    (void**)&in->hidden, (void**)&again->hidden);
-    if (!exact)
-        plan_activation(p, deep && whole, i, "GELU codes", T, (M + 3) / 4, 1, F[OP_GELU], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
-                        (void**)&in->codes, (void**)&again->codes);
-    plan_activation(p, deep && whole && !exact && full, i, "GELU output", T, M, fx, F[OP_GELU], F[OP_FC2], act_from, K[OP_FC2],
-                    (void**)&in->act, (void**)&again->act);
-
-    if (!deep) return;
-    if (c->dropout > 0) {
-        plan_add(p, REGION_SCRATCH, i, "MLP gradient", T, C, fx, K[OP_FC2], K[OP_FC2], (void**)&l->dfc2, NULL);
-        plan_add(p, REGION_SCRATCH, i, "projection gradient", T, C, fx, K[OP_PROJ], K[OP_PROJ], (void**)&l->dproj, NULL);
-    }
-    plan_add(p, REGION_SCRATCH, i, "GELU gradient", T, M, fx, K[OP_FC2], K[OP_FC1], (void**)&l->dact, NULL);
-    plan_add(p, REGION_SCRATCH, i, "norm2 gradient", T, C, fx, K[OP_FC1], K[OP_NORM2], (void**)&l->dn2, NULL);
-    plan_add(p, REGION_SCRATCH, i, "attention gradient", T, C, fx, K[OP_PROJ], K[OP_ATTENTION], (void**)&l->d_o, NULL);
-    plan_add(p, REGION_SCRATCH, i, "q, k, v gradient", T, 3 * C, fx, K[OP_ATTENTION], K[OP_QKV], (void**)&l->dqkv, NULL);
-    plan_add(p, REGION_SCRATCH, i, "norm1 gradient", T, C, fx, K[OP_QKV], K[OP_NORM1], (void**)&l->dn1, NULL);
-}
-
 // Scratch of the kernels: the most that one of them asks for.
 static size_t bert_scratch(const Bert* v) {
     const BertConfig* c = &v->config;
-    int B = v->o.batch, t = v->tokens, T = B * t, d = c->width / c->heads;
+    int B = v->o.batch, T = B * v->tokens;
     size_t most = method_scratch(&v->method);
-    int flash = v->o.method.attention == ATTENTION_FLASH;
     size_t need[] = {squares_scratch(params_largest(&v->params)), layernorm_scratch(T, c->width), linear_bias_scratch(B, c->outputs), linear_bias_scratch(B, c->width),
-                     flash ? attention_flash_scratch(B, t, c->heads, d) : attention_materialized_scratch(B, t, c->heads, d)};
+                     attention_scratch(v->o.method.attention, B, v->tokens, c->heads, c->width)};
     for (size_t k = 0; k < sizeof need / sizeof *need; k++)
         if (need[k] > most) most = need[k];
     return most;
@@ -320,7 +204,7 @@ static void bert_plan(Bert* v) {
     const BertConfig* c = &v->config;
     Plan* p = &v->plan;
     int64_t B = v->o.batch, T = B * v->tokens, C = c->width;
-    int head = tick_head(v), end = v->deep ? tick_end(v) : head, fx = floatx_bytes(v);
+    int head = tick_head(c->layers), end = v->deep ? tick_end(c->layers) : head, fx = floatx_bytes(v);
     v->method.shear.o = v->o.method;
     v->method.tokens = v->method.shear.tokens = v->tokens;
     v->method.batch = v->o.batch;
@@ -328,7 +212,8 @@ static void bert_plan(Bert* v) {
     plan_add(p, REGION_SCRATCH, -1, "token numbers", T, 1, 4, 0, end, (void**)&v->ids, NULL);
     plan_add(p, REGION_SCRATCH, -1, "segments", T, 1, 4, 0, end, (void**)&v->segments, NULL);
     plan_add(p, REGION_SCRATCH, -1, "lengths", B, 1, 4, 0, end, (void**)&v->lengths, NULL);
-    for (int i = 0; i < c->layers; i++) bert_plan_layer(v, i);
+    LayerShape shape = {c->layers, v->o.batch, v->tokens, c->width, c->heads, c->mlp, fx, v->deep, 1, c->dropout > 0, c->dropout > 0};
+    for (int i = 0; i < c->layers; i++) layer_plan(p, &v->layer[i], &v->o.method, &shape);
     if (v->learning) method_plan(&v->method, p, fx);
     plan_add(p, REGION_SCRATCH, -1, "last layer's output", T, C, fx, forward_tick(c->layers - 1, OP_FC2), head, (void**)&v->last, NULL);
     plan_add(p, REGION_SCRATCH, -1, "labels", B, 1, 4, 0, head, (void**)&v->labels, NULL);
@@ -347,9 +232,7 @@ static void bert_plan(Bert* v) {
         plan_add(p, REGION_SCRATCH, -1, "pooler gradient", B, C, fx, head, head, (void**)&v->dpooler, NULL);
         plan_add(p, REGION_SCRATCH, -1, "final norm gradient", B, C, fx, head, head, (void**)&v->dnormed, NULL);
         plan_add(p, REGION_SCRATCH, -1, "first tokens gradient", B, C, fx, head, head, (void**)&v->dfirst, NULL);
-        plan_add(p, REGION_SCRATCH, -1, "numbers of q, k, v", 3, 1, 4, 0, TICK_ALWAYS, (void**)&v->thirds, NULL);
         plan_add(p, REGION_SCRATCH, -1, "gradient norm", 2, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm, NULL);
-        plan_add(p, REGION_SCRATCH, -1, "thresholds", B, 1, 4, 0, TICK_ALWAYS, (void**)&v->method.shear.threshold, NULL);
     }
     if (v->deep) plan_add(p, REGION_SCRATCH, -1, "gradient between blocks", T, C, fx, head, end, (void**)&v->dx, NULL);
     plan_add(p, REGION_SCRATCH, -1, "kernels' scratch", (int64_t)bert_scratch(v), 1, 1, 0, TICK_ALWAYS, (void**)&v->work, NULL);
@@ -389,16 +272,8 @@ static void bert_connect(Bert* v) {
     v->method.shear.work = v->work;
     gemm_use_workspace(v->gemm_workspace);
     params_connect(&v->params);
-    for (int i = 0; i < v->config.layers; i++) {
-        Layer* l = &v->layer[i];
-        linear_connect(l->qkv_w, l->qkv_b);
-        linear_connect(l->proj_w, l->proj_b);
-        linear_connect(l->fc1_w, l->fc1_b);
-        linear_connect(l->fc2_w, l->fc2_b);
-    }
+    for (int i = 0; i < v->config.layers; i++) layer_connect(&v->layer[i]);
     if (!v->learning) return;
-    static const int thirds[3] = {0, 1, 2};
-    device_upload(v->thirds, thirds, sizeof thirds);
     method_start(&v->method);
 }
 
@@ -424,23 +299,9 @@ static Dropout layer_dropout(const Bert* v, const Layer* l, int site) {
 
 static Dropout head_dropout(const Bert* v) { return dropout_at(v, SITE_LAYERS + v->config.layers * SITES, v->config.head_dropout); }
 
-static const Dropout no_dropout = {0, 0, 0, 0};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward
-
-static void attention_forward(Bert* v, Layer* l, Acts* a, int b) {
-    const BertConfig* c = &v->config;
-    int t = v->t, h = c->heads, C = c->width, d = C / h;
-    Dropout dropout = layer_dropout(v, l, SITE_ATTENTION);
-    timer_start(TIME_ATTENTION);
-    if (v->o.method.attention == ATTENTION_FLASH) {
-        attention_flash_forward(a->o, a->lse, a->qkv, v->lengths, dropout, b, t, h, d, v->work);
-        return;
-    }
-    attention_materialized_forward(a->o, a->probs, a->qkv, v->lengths, dropout, b, t, h, d, v->work);
-    if (v->method.shear.storing && l->razor.values[0]) razor_keep(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
-}
 
 // A residual branch's end: y [b*t, C] = residual + dropout(x w^T + bias).
 static void branch_forward(Bert* v, Linear* linear, floatx* y, const floatx* x, const floatx* residual, Dropout dropout, int b) {
@@ -458,7 +319,7 @@ static void input_dropout(Bert* v, const Layer* l, floatx* n1, int b) {
 
 static void input_remake(Bert* v, const Layer* l, const Acts* a, int b) {
     timer_start(TIME_NORM);
-    layernorm_remake(a->n1, a->x, a->mean1, a->rstd1, l->in_w->w, l->in_b->w, b * v->t, v->config.width);
+    layernorm_remake(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w, b * v->t, v->config.width);
     input_dropout(v, l, a->n1, b);
 }
 
@@ -466,7 +327,7 @@ static void input_remake(Bert* v, const Layer* l, const Acts* a, int b) {
 static Input input_again(Bert* v, const Layer* l, int b) {
     const Acts* a = &l->again;
     if (v->o.method.recompute != RECOMPUTE_NONE) return input_there(a->n1);
-    if (!drops_input(v, l->number)) return input_of_norm(a->n1, a->x, a->mean1, a->rstd1, l->in_w->w, l->in_b->w);
+    if (!drops_input(v, l->number)) return input_of_norm(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w);
     if (linear_learns(l->qkv)) input_remake(v, l, a, b);
     return input_there(a->n1);
 }
@@ -478,13 +339,13 @@ static void block_forward(Bert* v, Layer* l, Acts* a, floatx* out, int b) {
     int T = b * v->t, C = c->width;
     size_t hidden = (size_t)T * (size_t)c->mlp;
     timer_start(TIME_NORM);
-    layernorm_forward(a->n1, a->mean1, a->rstd1, a->x, l->in_w->w, l->in_b->w, c->norm_eps, T, C);
+    layernorm_forward(a->n1, a->mean1, a->rstd1, a->x, l->norm1_w->w, l->norm1_b->w, c->norm_eps, T, C);
     input_dropout(v, l, a->n1, b);
     sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
-    attention_forward(v, l, a, b);
+    layer_attention(s, l, a, v->lengths, layer_dropout(v, l, SITE_ATTENTION), b, c->heads, C);
     branch_forward(v, l->proj, a->mid, a->o, a->n1, layer_dropout(v, l, SITE_PROJ), b);
     timer_start(TIME_NORM);
-    layernorm_forward(a->n2, a->mean2, a->rstd2, a->mid, l->norm1_w->w, l->norm1_b->w, c->norm_eps, T, C);
+    layernorm_forward(a->n2, a->mean2, a->rstd2, a->mid, l->norm2_w->w, l->norm2_b->w, c->norm_eps, T, C);
     sheared_forward(s, l->fc1, a->hidden, a->n2, NULL, b);
     timer_start(TIME_ACTIVATION);
     if (v->o.method.gelu == GELU_REGELU2) regelu2_forward(a->act, a->codes, a->hidden, hidden);
@@ -511,7 +372,7 @@ static void bert_forward(Bert* v, const TokenBatch* batch) {
         block_forward(v, &v->layer[i], &v->layer[i].in, i + 1 < c->layers ? v->layer[i + 1].in.x : v->last, b);
     timer_start(TIME_NORM);
     pool_forward(v->first, v->last, 0, 0, b, v->t, C);
-    layernorm_forward(v->normed, v->first_mean, v->first_rstd, v->first, top->norm2_w->w, top->norm2_b->w, c->norm_eps, b, C);
+    layernorm_forward(v->normed, v->first_mean, v->first_rstd, v->first, top->out_w->w, top->out_b->w, c->norm_eps, b, C);
     timer_start(TIME_GEMM);
     linear_forward(v->pooler, v->normed, v->pooler_w->copy, v->pooler_b->copy, NULL, b, C, C);
     timer_start(TIME_ACTIVATION);
@@ -532,21 +393,6 @@ static void bert_loss(Bert* v, float scale, int b) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Backward
 
-static void attention_backward(Bert* v, Layer* l, int b) {
-    const BertConfig* c = &v->config;
-    const Acts* a = &l->again;
-    int t = v->t, h = c->heads, C = c->width, d = C / h;
-    Dropout dropout = layer_dropout(v, l, SITE_ATTENTION);
-    timer_start(TIME_ATTENTION);
-    if (v->o.method.attention == ATTENTION_FLASH) {
-        attention_flash_backward(l->dqkv, l->d_o, a->o, a->lse, a->qkv, v->lengths, dropout, b, t, h, d, v->work);
-        return;
-    }
-    if (l->razor.values[0]) razor_restore(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
-    timer_start(TIME_ATTENTION);
-    attention_materialized_backward(l->dqkv, l->d_o, a->probs, a->qkv, v->lengths, dropout, b, t, h, d, v->work);
-}
-
 // Makes again what forward did not keep of a block, or of its attention.
 static void block_remake(Bert* v, Layer* l, int b) {
     Acts* a = &l->again;
@@ -556,7 +402,7 @@ static void block_remake(Bert* v, Layer* l, int b) {
     if (v->o.method.recompute == RECOMPUTE_ATTENTION) {
         input_remake(v, l, a, b);
         sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
-        attention_forward(v, l, a, b);
+        layer_attention(s, l, a, v->lengths, layer_dropout(v, l, SITE_ATTENTION), b, v->config.heads, v->config.width);
     }
     s->storing = 1;
 }
@@ -585,11 +431,11 @@ static void block_backward(Bert* v, Layer* l, int b) {
     timer_start(TIME_ACTIVATION);
     if (o->gelu == GELU_REGELU2) regelu2_backward(l->dact, l->dact, a->codes, hidden);
     else gelu_backward(l->dact, l->dact, a->hidden, hidden);
-    Input n2 = again ? input_there(a->n2) : input_of_norm(a->n2, a->mid, a->mean2, a->rstd2, l->norm1_w->w, l->norm1_b->w);
+    Input n2 = again ? input_there(a->n2) : input_of_norm(a->n2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, l->norm2_b->w);
     sheared_backward(s, l->fc1, l->dn2, l->dact, n2, b);
     timer_start(TIME_NORM);
     dropout_apply(l->dn2, l->dn2, v->dx, no_dropout, stream);   // the residual's share
-    layernorm_backward(v->dx, l->norm1_w->g, l->norm1_b->g, l->dn2, a->mid, a->mean2, a->rstd2, l->norm1_w->w, 0, beta, T, C, v->work);
+    layernorm_backward(v->dx, l->norm2_w->g, l->norm2_b->g, l->dn2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, 0, beta, T, C, v->work);
 
     if (o->recompute == RECOMPUTE_ATTENTION) block_remake(v, l, b);
     sheared_backward(s, l->proj, l->d_o, branch_gradient(v, l->dproj, layer_dropout(v, l, SITE_PROJ), b), input_there(a->o), b);
@@ -597,14 +443,14 @@ static void block_backward(Bert* v, Layer* l, int b) {
         if (!beta) device_zero(l->qkv_b->g, (size_t)l->qkv_b->rows * sizeof(float));
         device_copy(l->dn1, v->dx, stream * sizeof *v->dx);
     } else {
-        attention_backward(v, l, b);
+        layer_attention_backward(s, l, v->lengths, layer_dropout(v, l, SITE_ATTENTION), b, c->heads, C);
         sheared_backward(s, l->qkv, l->dn1, l->dqkv, input_again(v, l, b), b);
         timer_start(TIME_NORM);
         dropout_apply(l->dn1, l->dn1, v->dx, no_dropout, stream);
     }
     input_dropout(v, l, l->dn1, b);
     timer_start(TIME_NORM);
-    layernorm_backward(v->dx, l->in_w->g, l->in_b->g, l->dn1, a->x, a->mean1, a->rstd1, l->in_w->w, 0, beta, T, C, v->work);
+    layernorm_backward(v->dx, l->norm1_w->g, l->norm1_b->g, l->dn1, a->x, a->mean1, a->rstd1, l->norm1_w->w, 0, beta, T, C, v->work);
 }
 
 // From dlogits to the gradient of everything that learns.
@@ -628,7 +474,7 @@ static void bert_backward(Bert* v, int b) {
     linear_backward_bias(v->pooler_b->g, v->dpooler, beta, b, C, v->work);
     linear_backward_input(v->dnormed, v->dpooler, v->pooler_w->copy, 0, b, C, C);
     timer_start(TIME_NORM);
-    layernorm_backward(v->dfirst, top->norm2_w->g, top->norm2_b->g, v->dnormed, v->first, v->first_mean, v->first_rstd, top->norm2_w->w, 0, beta, b, C, v->work);
+    layernorm_backward(v->dfirst, top->out_w->g, top->out_b->g, v->dnormed, v->first, v->first_mean, v->first_rstd, top->out_w->w, 0, beta, b, C, v->work);
     pool_backward(v->dx, v->dfirst, 0, 0, b, v->t, C);
     for (int i = c->layers - 1; i >= 0; i--) block_backward(v, &v->layer[i], b);
     timer_start(TIME_OTHER);
@@ -638,21 +484,6 @@ static void bert_backward(Bert* v, int b) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // One step, and an evaluation
-
-// Right after a forward pass whose loss is not finite: which layer's output is the first that is not. Without backward the layers share
-// their memory, so that only the last output is left to look at.
-static void name_broken_layer(const Bert* v, int b, char* where, size_t size) {
-    size_t n = (size_t)b * (size_t)v->t * (size_t)v->config.width;
-    int layers = v->config.layers;
-    if (activations_finite(v->last, n)) snprintf(where, size, "in the classifier");
-    else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
-    else snprintf(where, size, "below the classifier");
-    for (int i = layers - 1; v->deep && i >= 0; i--) {
-        if (activations_finite(v->layer[i].in.x, n)) continue;
-        if (i) snprintf(where, size, "in the output of layer %d", i - 1);
-        else snprintf(where, size, "in the embedding");
-    }
-}
 
 static StepResult bert_step(Bert* v, const Tokens* data, TokenOrder* order, TokenBatch* batch, int64_t step, int64_t total) {
     const BertOptions* o = &v->o;
@@ -671,7 +502,7 @@ static StepResult bert_step(Bert* v, const Tokens* data, TokenOrder* order, Toke
         device_download(losses, v->losses, (size_t)b * sizeof *losses);
         for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
         if (isfinite(r.loss)) bert_backward(v, b);
-        else name_broken_layer(v, b, r.broke, sizeof r.broke);
+        else name_broken_layer(v->layer, v->config.layers, v->last, v->deep, (size_t)b * (size_t)v->t * (size_t)v->config.width, r.broke, sizeof r.broke);
     }
     s->storing = v->training = 0;
     if (!*r.broke) {
@@ -753,7 +584,7 @@ static void bert_pair(Bert* v, BertTensors* t, Param** param, float*** view) {
     for (int i = 0; i < v->config.layers; i++) {
         Layer* l = &v->layer[i];
         BertLayer* f = &t->layer[i];
-        Param* inside[] = {l->qkv_w, l->qkv_b, l->proj_w, l->proj_b, l->norm1_w, l->norm1_b, l->fc1_w, l->fc1_b, l->fc2_w, l->fc2_b, l->norm2_w, l->norm2_b};
+        Param* inside[] = {l->qkv_w, l->qkv_b, l->proj_w, l->proj_b, l->norm2_w, l->norm2_b, l->fc1_w, l->fc1_b, l->fc2_w, l->fc2_b, l->out_w, l->out_b};
         float** spot[] = {&f->qkv_w, &f->qkv_b, &f->proj_w, &f->proj_b, &f->norm1_w, &f->norm1_b, &f->fc1_w, &f->fc1_b, &f->fc2_w, &f->fc2_b, &f->norm2_w, &f->norm2_b};
         for (int k = 0; k < 12; k++) {
             param[n] = inside[k];

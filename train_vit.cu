@@ -95,27 +95,7 @@ static void vit_options(Option* table, VitOptions* o) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The model: parameters, and activations of each layer
-
-typedef struct {
-    floatx *x;               // [T, C] input, the residual stream
-    floatx *n1, *qkv, *o;    // [T, C] norm; [T, 3C]; [T, C] attention's output
-    floatx *probs;           // [B, H, t, t], materialized attention only
-    floatx *part;            // [T, C] one of q, k, v on its way to being pruned
-    floatx *mid;             // [T, C] residual stream after attention
-    floatx *n2, *hidden, *act;   // [T, C] norm; [T, mlp] before and after GELU
-    float *mean1, *rstd1, *mean2, *rstd2;   // [T]
-    float *lse;              // [B, H, t]
-    uint8_t *codes;          // [T * mlp / 4] of ReGELU2
-} Acts;
-
-typedef struct {
-    Param *norm1_w, *norm1_b, *qkv_w, *qkv_b, *proj_w, *proj_b, *norm2_w, *norm2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
-    Linear *qkv, *proj, *fc1, *fc2;
-    Acts in, again;          // as forward makes them; as backward finds them (the same place, or made again)
-    floatx *dact, *dn2, *d_o, *dqkv, *dn1;   // gradients: [T, mlp], [T, C], [T, C], [T, 3C], [T, C]
-    Razor razor;             // q, k, v, probs as BackRazor keeps them with materialized attention
-} Layer;
+// The model: parameters and activations; those of a layer are in prebr.h, 6
 
 typedef struct {
     VitOptions o;
@@ -146,7 +126,6 @@ typedef struct {
     float *norm_mean, *norm_rstd;
     floatx *logits, *dlogits, *dnormed, *dpooled;
     floatx *dx;              // [T, C] gradient of the residual stream
-    int* thirds;             // {0, 1, 2}: q, k, v as column blocks of [T, 3C]
     double* norm;            // [2] of all gradients: the sum of squares, and what clipping makes of it
     void* work;              // scratch of the kernels
     void* gemm_workspace;    // where products want one, else NULL
@@ -170,7 +149,7 @@ static void vit_parameters(Vit* v) {
     v->position = params_add(p, PARAM_EMBEDDING, -1, "position embedding", c->class_token + n, C);
     for (int i = 0; i < L; i++) {
         Layer* l = &v->layer[i];
-        Linear* linear = &v->method.linear[4 * i];
+        l->number = i;
         l->norm1_w = params_add(p, PARAM_NORM, i, "norm1.weight", C, 1);
         l->norm1_b = params_add(p, PARAM_BIAS, i, "norm1.bias", C, 1);
         l->qkv_w = params_add(p, PARAM_MATRIX, i, "qkv.weight", 3 * C, C);
@@ -183,16 +162,7 @@ static void vit_parameters(Vit* v) {
         l->fc1_b = params_add(p, PARAM_BIAS, i, "fc1.bias", c->mlp, 1);
         l->fc2_w = params_add(p, PARAM_MATRIX, i, "fc2.weight", C, c->mlp);
         l->fc2_b = params_add(p, PARAM_BIAS, i, "fc2.bias", C, 1);
-        Param* matrix[4] = {l->qkv_w, l->proj_w, l->fc1_w, l->fc2_w};
-        for (int k = 0; k < 4; k++) {
-            matrix[k]->linear = &linear[k];
-            linear[k].cin = matrix[k]->cols;
-            linear[k].cout = matrix[k]->rows;
-        }
-        l->qkv = &linear[0];
-        l->proj = &linear[1];
-        l->fc1 = &linear[2];
-        l->fc2 = &linear[3];
+        layer_linears(l, &v->method.linear[4 * i]);
     }
     v->norm_w = params_add(p, PARAM_NORM, -1, "norm.weight", C, 1);
     v->norm_b = params_add(p, PARAM_BIAS, -1, "norm.bias", C, 1);
@@ -204,95 +174,17 @@ static void vit_parameters(Vit* v) {
 static int vit_norm_first(const Vit* v) { return v->config.mean_pool && v->config.norm_before_pool; }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The plan: every tensor with its life. Ticks: 0 the embedding, then the ops of each layer, then the head, then all of it backwards.
-
-enum { OP_NORM1, OP_QKV, OP_ATTENTION, OP_PROJ, OP_NORM2, OP_FC1, OP_GELU, OP_FC2, OPS };
-
-static int tick_head(const Vit* v) { return 1 + v->config.layers * OPS; }
-static int tick_end(const Vit* v) { return 2 * tick_head(v); }
-static int forward_tick(int layer, int op) { return 1 + layer * OPS + op; }
-static int backward_tick(const Vit* v, int layer, int op) { return tick_end(v) - forward_tick(layer, op); }
+// The plan: every tensor with its life. Those of the layers, and the ticks that lives are counted in, are in prebr.h, 6.
 
 static int floatx_bytes(const Vit* v) { return precision_bytes(v->o.precision); }
-
-static void vit_plan_layer(Vit* v, int i) {
-    Layer* l = &v->layer[i];
-    Plan* p = &v->plan;
-    Acts *in = &l->in, *again = &l->again;
-    const VitConfig* c = &v->config;
-    const MethodOptions* o = &v->o.method;
-    int64_t B = v->o.batch, T = B * v->tokens, C = c->width, H = c->heads, t = v->tokens, M = c->mlp;
-    int fx = floatx_bytes(v), deep = v->deep;
-    int full = o->preset == METHOD_FULL, flash = o->attention == ATTENTION_FLASH, exact = o->gelu == GELU_EXACT;
-    int razor = !flash && o->preset == METHOD_BACKRAZOR && o->recompute == RECOMPUTE_NONE;   // keeps q, k, v, probs pruned
-    int whole = o->recompute != RECOMPUTE_BLOCK;   // the block is not run again
-    int attn = o->recompute == RECOMPUTE_NONE;     // nor is its attention
-    int F[OPS], K[OPS];                            // ticks of the ops, forward and backward
-    for (int op = 0; op < OPS; op++) {
-        F[op] = forward_tick(i, op);
-        K[op] = deep ? backward_tick(v, i, op) : -1;
-    }
-    int rerun = K[OP_FC2], remade = whole ? K[OP_PROJ] : rerun;   // from where on a block, or its attention, is there again
-    int born = i ? forward_tick(i - 1, OP_FC2) : 0;
-    int wholes = preset_learns(o->preset, PARAM_MATRIX) && o->preset != METHOD_PREBRPP;   // whether a linear layer asks for its whole input
-
-    // What each linear layer can count on in backward (see prebr.h, 3).
-    l->qkv->at_hand = l->fc1->at_hand = 1;
-    l->proj->at_hand = flash || full || !attn;
-    l->fc2->at_hand = exact || full || !whole;
-    l->proj->kept_first = F[OP_ATTENTION];
-    l->proj->kept_last = K[OP_PROJ];
-    l->fc2->kept_first = F[OP_GELU];
-    l->fc2->kept_last = K[OP_FC2];
-    int n1_from = !attn ? remade : wholes ? K[OP_QKV] : -1;
-    int n2_from = !whole ? rerun : wholes ? K[OP_FC1] : -1;
-    int act_from = !whole ? rerun : wholes && l->fc2->at_hand ? K[OP_FC2] : -1;
-
-    plan_activation(p, deep, i, "input", T, C, fx, born, F[OP_PROJ], K[OP_NORM1], K[OP_NORM1], (void**)&in->x, (void**)&again->x);
-    plan_activation(p, deep, i, "norm1 mean", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->mean1, (void**)&again->mean1);
-    plan_activation(p, deep, i, "norm1 1/sigma", T, 1, 4, F[OP_NORM1], F[OP_NORM1], -1, K[OP_NORM1], (void**)&in->rstd1, (void**)&again->rstd1);
-    plan_activation(p, 0, i, "norm1 output", T, C, fx, F[OP_NORM1], F[OP_QKV], n1_from, K[OP_QKV], (void**)&in->n1, (void**)&again->n1);
-    plan_activation(p, deep && attn && !razor, i, "q, k, v", T, 3 * C, fx, F[OP_QKV], F[OP_ATTENTION], razor ? K[OP_ATTENTION] : remade, K[OP_ATTENTION],
-                    (void**)&in->qkv, (void**)&again->qkv);
-    int o_again = attn ? -1 : remade;
-    plan_activation(p, deep && attn && (flash || full), i, "attention output", T, C, fx, F[OP_ATTENTION], F[OP_PROJ], o_again, K[OP_ATTENTION],
-                    (void**)&in->o, (void**)&again->o);
-    if (flash)
-        plan_activation(p, deep && attn, i, "log-sum-exp", B * H, t, 4, F[OP_ATTENTION], F[OP_ATTENTION], o_again, K[OP_ATTENTION],
-                        (void**)&in->lse, (void**)&again->lse);
-    else
-        plan_activation(p, deep && attn && !razor, i, "softmax weights", B * H * t, t, fx, F[OP_ATTENTION], F[OP_ATTENTION],
-                        razor ? K[OP_ATTENTION] : o_again, K[OP_ATTENTION], (void**)&in->probs, (void**)&again->probs);
-    if (razor) plan_activation(p, 0, i, "q, k or v", T, C, fx, F[OP_ATTENTION], F[OP_ATTENTION], K[OP_ATTENTION], K[OP_ATTENTION], (void**)&in->part, (void**)&again->part);
-    if (razor && deep) razor_plan(p, &l->razor, i, o->prune, (int)B, (int)t, (int)H, (int)C, fx, F[OP_ATTENTION], K[OP_ATTENTION]);
-    plan_activation(p, deep && whole, i, "middle", T, C, fx, F[OP_PROJ], F[OP_FC2], rerun, K[OP_NORM2], (void**)&in->mid, (void**)&again->mid);
-    plan_activation(p, deep, i, "norm2 mean", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->mean2, (void**)&again->mean2);
-    plan_activation(p, deep, i, "norm2 1/sigma", T, 1, 4, F[OP_NORM2], F[OP_NORM2], -1, K[OP_NORM2], (void**)&in->rstd2, (void**)&again->rstd2);
-    plan_activation(p, 0, i, "norm2 output", T, C, fx, F[OP_NORM2], F[OP_FC1], n2_from, K[OP_FC1], (void**)&in->n2, (void**)&again->n2);
-    plan_activation(p, deep && whole && exact, i, "before GELU", T, M, fx, F[OP_FC1], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
-                    (void**)&in->hidden, (void**)&again->hidden);
-    if (!exact)
-        plan_activation(p, deep && whole, i, "GELU codes", T, (M + 3) / 4, 1, F[OP_GELU], F[OP_GELU], whole ? -1 : rerun, K[OP_GELU],
-                        (void**)&in->codes, (void**)&again->codes);
-    plan_activation(p, deep && whole && !exact && full, i, "GELU output", T, M, fx, F[OP_GELU], F[OP_FC2], act_from, K[OP_FC2],
-                    (void**)&in->act, (void**)&again->act);
-
-    if (!deep) return;
-    plan_add(p, REGION_SCRATCH, i, "GELU gradient", T, M, fx, K[OP_FC2], K[OP_FC1], (void**)&l->dact, NULL);
-    plan_add(p, REGION_SCRATCH, i, "norm2 gradient", T, C, fx, K[OP_FC1], K[OP_NORM2], (void**)&l->dn2, NULL);
-    plan_add(p, REGION_SCRATCH, i, "attention gradient", T, C, fx, K[OP_PROJ], K[OP_ATTENTION], (void**)&l->d_o, NULL);
-    plan_add(p, REGION_SCRATCH, i, "q, k, v gradient", T, 3 * C, fx, K[OP_ATTENTION], K[OP_QKV], (void**)&l->dqkv, NULL);
-    plan_add(p, REGION_SCRATCH, i, "norm1 gradient", T, C, fx, K[OP_QKV], K[OP_NORM1], (void**)&l->dn1, NULL);
-}
 
 // Scratch of the kernels: the most that one of them asks for.
 static size_t vit_scratch(const Vit* v) {
     const VitConfig* c = &v->config;
-    int B = v->o.batch, t = v->tokens, T = B * t, d = c->width / c->heads;
+    int B = v->o.batch, T = B * v->tokens;
     size_t most = method_scratch(&v->method);
-    int flash = v->o.method.attention == ATTENTION_FLASH;
     size_t need[] = {squares_scratch(params_largest(&v->params)), layernorm_scratch(T, c->width), linear_bias_scratch(B, c->classes), linear_bias_scratch(T, c->width),
-                     flash ? attention_flash_scratch(B, t, c->heads, d) : attention_materialized_scratch(B, t, c->heads, d),
+                     attention_scratch(v->o.method.attention, B, v->tokens, c->heads, c->width),
                      image_scratch(B, v->raw_height, v->raw_width, c->image_size)};
     for (size_t k = 0; k < sizeof need / sizeof *need; k++)
         if (need[k] > most) most = need[k];
@@ -303,7 +195,7 @@ static void vit_plan(Vit* v) {
     const VitConfig* c = &v->config;
     Plan* p = &v->plan;
     int64_t B = v->o.batch, T = B * v->tokens, C = c->width, n = v->grid * v->grid, P = c->channels * c->patch * c->patch;
-    int head = tick_head(v), end = tick_end(v), fx = floatx_bytes(v), back = v->deep ? end : -1;
+    int head = tick_head(c->layers), end = tick_end(c->layers), fx = floatx_bytes(v), back = v->deep ? end : -1;
     v->method.shear.o = v->o.method;
     v->method.tokens = v->method.shear.tokens = v->tokens;
     v->method.batch = v->o.batch;
@@ -314,7 +206,8 @@ static void vit_plan(Vit* v) {
     plan_activation(p, v->deep, -1, "images", B * 3, (int64_t)c->image_size * c->image_size, fx, 0, 0, -1, end, (void**)&v->images, NULL);
     plan_activation(p, 0, -1, "patches", B * n, P, fx, 0, 0, back, back, (void**)&v->patches, (void**)&v->patches_again);
     plan_add(p, REGION_SCRATCH, -1, "embedded patches", B * n, C, fx, 0, 0, (void**)&v->embedded, NULL);
-    for (int i = 0; i < c->layers; i++) vit_plan_layer(v, i);
+    LayerShape shape = {c->layers, v->o.batch, v->tokens, c->width, c->heads, c->mlp, fx, v->deep, 0, 0, 0};
+    for (int i = 0; i < c->layers; i++) layer_plan(p, &v->layer[i], &v->o.method, &shape);
     if (v->learning) method_plan(&v->method, p, fx);
     plan_add(p, REGION_SCRATCH, -1, "last layer's output", T, C, fx, forward_tick(c->layers - 1, OP_FC2), head, (void**)&v->last, NULL);
     int64_t pooled = vit_norm_first(v) ? T : B;
@@ -330,9 +223,7 @@ static void vit_plan(Vit* v) {
         plan_add(p, REGION_SCRATCH, -1, "logits gradient", B, c->classes, fx, head, head, (void**)&v->dlogits, NULL);
         plan_add(p, REGION_SCRATCH, -1, "final norm gradient", pooled, C, fx, head, head, (void**)&v->dnormed, NULL);
         plan_add(p, REGION_SCRATCH, -1, "pooled gradient", B, C, fx, head, head, (void**)&v->dpooled, NULL);
-        plan_add(p, REGION_SCRATCH, -1, "numbers of q, k, v", 3, 1, 4, 0, TICK_ALWAYS, (void**)&v->thirds, NULL);
         plan_add(p, REGION_SCRATCH, -1, "gradient norm", 2, 1, 8, 0, TICK_ALWAYS, (void**)&v->norm, NULL);
-        plan_add(p, REGION_SCRATCH, -1, "thresholds", B, 1, 4, 0, TICK_ALWAYS, (void**)&v->method.shear.threshold, NULL);
     }
     if (v->deep) {
         plan_add(p, REGION_SCRATCH, -1, "gradient of the residual stream", T, C, fx, head, end, (void**)&v->dx, NULL);
@@ -377,16 +268,8 @@ static void vit_connect(Vit* v) {
     v->method.shear.work = v->work;
     gemm_use_workspace(v->gemm_workspace);
     params_connect(&v->params);
-    for (int i = 0; i < v->config.layers; i++) {
-        Layer* l = &v->layer[i];
-        linear_connect(l->qkv_w, l->qkv_b);
-        linear_connect(l->proj_w, l->proj_b);
-        linear_connect(l->fc1_w, l->fc1_b);
-        linear_connect(l->fc2_w, l->fc2_b);
-    }
+    for (int i = 0; i < v->config.layers; i++) layer_connect(&v->layer[i]);
     if (!v->learning) return;
-    static const int thirds[3] = {0, 1, 2};
-    device_upload(v->thirds, thirds, sizeof thirds);
     method_start(&v->method);
 }
 
@@ -398,19 +281,6 @@ static void vit_allocate(Vit* v) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward
 
-static void attention_forward(Vit* v, Layer* l, Acts* a, int b) {
-    const VitConfig* c = &v->config;
-    int t = v->tokens, h = c->heads, C = c->width, d = C / h;
-    Dropout none = {0, 0, 0, 0};
-    timer_start(TIME_ATTENTION);
-    if (v->o.method.attention == ATTENTION_FLASH) {
-        attention_flash_forward(a->o, a->lse, a->qkv, NULL, none, b, t, h, d, v->work);
-        return;
-    }
-    attention_materialized_forward(a->o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
-    if (v->method.shear.storing && l->razor.values[0]) razor_keep(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
-}
-
 // One block: out [b*tokens, C] from a->x; every other tensor of `a` is written on the way. out NULL: only what backward needs.
 static void block_forward(Vit* v, Layer* l, Acts* a, floatx* out, int b) {
     const VitConfig* c = &v->config;
@@ -420,7 +290,7 @@ static void block_forward(Vit* v, Layer* l, Acts* a, floatx* out, int b) {
     timer_start(TIME_NORM);
     layernorm_forward(a->n1, a->mean1, a->rstd1, a->x, l->norm1_w->w, l->norm1_b->w, c->norm_eps, T, C);
     sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
-    attention_forward(v, l, a, b);
+    layer_attention(s, l, a, NULL, no_dropout, b, c->heads, C);
     sheared_forward(s, l->proj, a->mid, a->o, a->x, b);
     timer_start(TIME_NORM);
     layernorm_forward(a->n2, a->mean2, a->rstd2, a->mid, l->norm2_w->w, l->norm2_b->w, c->norm_eps, T, C);
@@ -470,22 +340,6 @@ static void vit_forward(Vit* v, const uint8_t* raw, const int32_t* labels, const
 // ---------------------------------------------------------------------------------------------------------------------
 // Backward
 
-// dqkv from the gradient of attention's output. Where q, k and v are all frozen, --detach-frozen drops it.
-static void attention_backward(Vit* v, Layer* l, int b) {
-    const VitConfig* c = &v->config;
-    const Acts* a = &l->again;
-    int t = v->tokens, h = c->heads, C = c->width, d = C / h;
-    Dropout none = {0, 0, 0, 0};
-    timer_start(TIME_ATTENTION);
-    if (v->o.method.attention == ATTENTION_FLASH) {
-        attention_flash_backward(l->dqkv, l->d_o, a->o, a->lse, a->qkv, NULL, none, b, t, h, d, v->work);
-        return;
-    }
-    if (l->razor.values[0]) razor_restore(&v->method.shear, &l->razor, a->part, a->qkv, a->probs, v->thirds, b, h, C);
-    timer_start(TIME_ATTENTION);
-    attention_materialized_backward(l->dqkv, l->d_o, a->probs, a->qkv, NULL, none, b, t, h, d, v->work);
-}
-
 // Makes again what forward did not keep of a block, or of its attention.
 static void block_remake(Vit* v, Layer* l, int b) {
     Acts* a = &l->again;
@@ -496,7 +350,7 @@ static void block_remake(Vit* v, Layer* l, int b) {
         timer_start(TIME_NORM);
         layernorm_remake(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w, b * v->tokens, v->config.width);
         sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
-        attention_forward(v, l, a, b);
+        layer_attention(s, l, a, NULL, no_dropout, b, v->config.heads, v->config.width);
     }
     s->storing = 1;
 }
@@ -531,7 +385,7 @@ static void block_backward(Vit* v, Layer* l, int b) {
         }
         return;
     }
-    attention_backward(v, l, b);
+    layer_attention_backward(s, l, NULL, no_dropout, b, c->heads, C);
     Input n1 = o->recompute != RECOMPUTE_NONE ? input_there(a->n1) : input_of_norm(a->n1, a->x, a->mean1, a->rstd1, l->norm1_w->w, l->norm1_b->w);
     sheared_backward(s, l->qkv, l->dn1, l->dqkv, n1, b);
     timer_start(TIME_NORM);
@@ -603,21 +457,6 @@ static Crop crop_random(const Vit* v, uint32_t epoch, int32_t index) {
 // ---------------------------------------------------------------------------------------------------------------------
 // One step, and an evaluation
 
-// Right after a forward pass whose loss is not finite: which layer's output is the first that is not. Without backward the layers share
-// their memory, so that only the last output is left to look at.
-static void name_broken_layer(const Vit* v, char* where, size_t size) {
-    size_t n = (size_t)v->o.batch * (size_t)v->tokens * (size_t)v->config.width;
-    int layers = v->config.layers, last = activations_finite(v->last, n);
-    if (last) snprintf(where, size, "in the classifier");
-    else if (v->deep) snprintf(where, size, "in the output of layer %d", layers - 1);
-    else snprintf(where, size, "below the classifier");
-    for (int i = layers - 1; v->deep && i >= 0; i--) {
-        if (activations_finite(v->layer[i].in.x, n)) continue;
-        if (i) snprintf(where, size, "in the output of layer %d", i - 1);
-        else snprintf(where, size, "in the embedding");
-    }
-}
-
 // The next batch to learn from. On a GPU it was asked for while the batch before it was computed, and its images sent on their way.
 static Batch next_batch(Vit* v, Loader* loader) {
     Batch batch = v->next.count ? v->next : loader_next(loader);
@@ -653,7 +492,7 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
         device_download(losses, v->losses, (size_t)b * sizeof *losses);
         for (int i = 0; i < b; i++) r.loss += losses[i] / ((double)b * o->accumulate);
         if (!isfinite(r.loss)) {
-            name_broken_layer(v, r.broke, sizeof r.broke);
+            name_broken_layer(v->layer, v->config.layers, v->last, v->deep, (size_t)b * (size_t)v->tokens * (size_t)v->config.width, r.broke, sizeof r.broke);
             break;
         }
         vit_backward(v, b);
