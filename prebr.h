@@ -307,11 +307,13 @@ typedef struct {
     float* db;               // [cout] or NULL when the bias does not learn
     int cin, cout;
     int at_hand;             // backward is given the whole input
+    int packed_by_gelu;      // its columns are packed by sheared_gelu, which makes its input
     int kept_first, kept_last;   // else: the ticks between which it is kept
     Keep keep;               // in this step
     int group, arm, arms;    // its arms in their group; arms = 0 where nothing is sampled
     int n;                   // sampled column blocks in this step
     int* blocks;             // [n] device
+    int* slots;              // [cin / width] device: the place of each block in `blocks`, or -1
     int* updates;            // [n] device: number of each sampled arm's update, this one included
     float* scale;            // [n] device: importance weights
     floatx* kept;            // TOPK: values [batch, capacity]; COLUMNS: [t, n*width]
@@ -349,7 +351,24 @@ static void sheared_forward(const Shear* s, Linear* l, floatx* y, const floatx* 
         topk_threshold(s->threshold, x, s->o.prune, b, n);
         topk_pack(l->kept, l->mask, x, s->threshold, topk_capacity(n, s->o.prune), b, n);
     }
-    if (l->keep == KEEP_COLUMNS) columns_gather(l->kept, x, l->blocks, l->n, s->o.column_block, t, l->cin);
+    if (l->keep == KEEP_COLUMNS && !l->packed_by_gelu) columns_gather(l->kept, x, l->blocks, l->n, s->o.column_block, t, l->cin);
+}
+
+// act [b*tokens, cin of l] = GELU of hidden, for l to read; with ReGELU2 also its codes, and in the same pass the columns of act that l keeps.
+static void sheared_gelu(const Shear* s, Linear* l, floatx* act, uint8_t* codes, const floatx* hidden, int b) {
+    int t = b * s->tokens, packs = s->storing && !l->at_hand && l->keep == KEEP_COLUMNS;
+    size_t n = (size_t)t * (size_t)l->cin;
+    timer_start(TIME_ACTIVATION);
+    if (s->o.gelu == GELU_EXACT) gelu_forward(act, hidden, n);
+    else if (packs) regelu2_forward_columns(act, codes, l->kept, hidden, l->slots, l->n, s->o.column_block, t, l->cin);
+    else regelu2_forward(act, codes, hidden, n);
+}
+
+// dact becomes the gradient of hidden, from that of act.
+static void sheared_gelu_backward(const Shear* s, floatx* dact, const uint8_t* codes, const floatx* hidden, size_t n) {
+    timer_start(TIME_ACTIVATION);
+    if (s->o.gelu == GELU_EXACT) gelu_backward(dact, dact, hidden, n);
+    else regelu2_backward(dact, dact, codes, n);
 }
 
 // Where backward finds an input that is at hand.
@@ -481,6 +500,7 @@ typedef struct {
     int arms, budget;
     double *p, *squares;     // [arms] probabilities; squared norms measured last
     int *sampled, *updates;  // [arms] drawn now; updates so far
+    int *slots;              // [arms]
     int *block_pool, *update_pool;   // [budget]
     float *scale_pool;       // [budget]
     float* gradient_pool;    // budget compact gradients
@@ -542,6 +562,7 @@ static void method_plan(Method* m, Plan* plan, int floatx_bytes) {
         plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 8, 0, TICK_ALWAYS, (void**)&group->squares, NULL);
         plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 4, 0, TICK_ALWAYS, (void**)&group->sampled, NULL);
         plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 4, 0, TICK_ALWAYS, (void**)&group->updates, NULL);
+        plan_add(plan, REGION_OPTIMIZER, -1, name, group->arms, 1, 4, 0, TICK_ALWAYS, (void**)&group->slots, NULL);
         plan_add(plan, REGION_OPTIMIZER, -1, name, group->budget, 1, 4, 0, TICK_ALWAYS, (void**)&group->block_pool, NULL);
         plan_add(plan, REGION_OPTIMIZER, -1, name, group->budget, 1, 4, 0, TICK_ALWAYS, (void**)&group->update_pool, NULL);
         plan_add(plan, REGION_OPTIMIZER, -1, name, group->budget, 1, 4, 0, TICK_ALWAYS, (void**)&group->scale_pool, NULL);
@@ -581,6 +602,7 @@ static void group_assign(Method* m, int g) {
     Group* group = &m->group[g];
     size_t arms = (size_t)group->arms;
     int* sampled = (int*)allocate(arms, sizeof *sampled);
+    int* slots = (int*)allocate(arms, sizeof *slots);
     int* blocks = (int*)allocate((size_t)group->budget, sizeof *blocks);
     double* p = (double*)allocate(arms, sizeof *p);
     float* scale = (float*)allocate((size_t)group->budget, sizeof *scale);
@@ -593,6 +615,7 @@ static void group_assign(Method* m, int g) {
         size_t width = (size_t)block_width(o, l), start = (size_t)taken;
         l->n = 0;
         for (int i = 0; i < l->arms; i++) {
+            slots[l->arm + i] = sampled[l->arm + i] ? l->n : -1;
             if (!sampled[l->arm + i]) continue;
             blocks[taken] = i;
             scale[taken++] = (float)(1 / p[l->arm + i]);
@@ -600,6 +623,7 @@ static void group_assign(Method* m, int g) {
         }
         l->keep = l->n == 0 ? KEEP_NOTHING : o->preset == METHOD_PREBR ? KEEP_TOPK : KEEP_COLUMNS;
         l->blocks = group->block_pool + start;
+        l->slots = group->slots + l->arm;
         l->updates = group->update_pool + start;
         l->scale = group->scale_pool + start;
         l->dw = group->gradient_pool + start * (size_t)l->cout * width;
@@ -611,9 +635,11 @@ static void group_assign(Method* m, int g) {
             l->mask = group->mask_pool + start * (size_t)m->batch * (size_t)topk_words((int)n);
         }
     }
+    device_upload(group->slots, slots, arms * sizeof *slots);
     device_upload(group->block_pool, blocks, (size_t)taken * sizeof *blocks);
     device_upload(group->scale_pool, scale, (size_t)taken * sizeof *scale);
     free(sampled);
+    free(slots);
     free(blocks);
     free(p);
     free(scale);
@@ -940,6 +966,7 @@ static void layer_plan(Plan* p, Layer* l, const MethodOptions* o, const LayerSha
     l->qkv->at_hand = l->fc1->at_hand = 1;
     l->proj->at_hand = flash || full || !attn;
     l->fc2->at_hand = exact || full || !whole;
+    l->fc2->packed_by_gelu = 1;
     l->proj->kept_first = F[OP_ATTENTION];
     l->proj->kept_last = K[OP_PROJ];
     l->fc2->kept_first = F[OP_GELU];

@@ -286,7 +286,6 @@ static void block_forward(Vit* v, Layer* l, Acts* a, floatx* out, int b) {
     const VitConfig* c = &v->config;
     const Shear* s = &v->method.shear;
     int T = b * v->tokens, C = c->width;
-    size_t hidden = (size_t)T * (size_t)c->mlp;
     timer_start(TIME_NORM);
     layernorm_forward(a->n1, a->mean1, a->rstd1, a->x, l->norm1_w->w, l->norm1_b->w, c->norm_eps, T, C);
     sheared_forward(s, l->qkv, a->qkv, a->n1, NULL, b);
@@ -295,9 +294,7 @@ static void block_forward(Vit* v, Layer* l, Acts* a, floatx* out, int b) {
     timer_start(TIME_NORM);
     layernorm_forward(a->n2, a->mean2, a->rstd2, a->mid, l->norm2_w->w, l->norm2_b->w, c->norm_eps, T, C);
     sheared_forward(s, l->fc1, a->hidden, a->n2, NULL, b);
-    timer_start(TIME_ACTIVATION);
-    if (v->o.method.gelu == GELU_REGELU2) regelu2_forward(a->act, a->codes, a->hidden, hidden);
-    else gelu_forward(a->act, a->hidden, hidden);
+    sheared_gelu(s, l->fc2, a->act, a->codes, a->hidden, b);
     if (out) sheared_forward(s, l->fc2, out, a->act, a->mid, b);
 }
 
@@ -367,9 +364,7 @@ static void block_backward(Vit* v, Layer* l, int b) {
 
     if (again) block_remake(v, l, b);
     sheared_backward(s, l->fc2, l->dact, v->dx, again || o->gelu == GELU_REGELU2 ? input_there(a->act) : input_of_gelu(a->act, a->hidden), b);
-    timer_start(TIME_ACTIVATION);
-    if (o->gelu == GELU_REGELU2) regelu2_backward(l->dact, l->dact, a->codes, hidden);
-    else gelu_backward(l->dact, l->dact, a->hidden, hidden);
+    sheared_gelu_backward(s, l->dact, a->codes, a->hidden, hidden);
     Input n2 = again ? input_there(a->n2) : input_of_norm(a->n2, a->mid, a->mean2, a->rstd2, l->norm2_w->w, l->norm2_b->w);
     sheared_backward(s, l->fc1, l->dn2, l->dact, n2, b);
     timer_start(TIME_NORM);

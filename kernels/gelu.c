@@ -92,6 +92,22 @@ void regelu2_forward(floatx* y, uint8_t* codes, const floatx* x, size_t n) {
     }
 }
 
+void regelu2_forward_columns(floatx* y, uint8_t* codes, floatx* packed, const floatx* x, const int* slots, int n, int width, int t, int c) {
+    int whole_bytes = c % 4 == 0;   // else rows share bytes of codes
+    if (!whole_bytes) regelu2_forward(y, codes, x, (size_t)t * c);
+    #pragma omp parallel for schedule(static)
+    for (int i = 0; i < t; i++) {
+        floatx *row = y + (size_t)i * c, *to = packed + (size_t)i * n * width;
+        for (size_t start = 0; whole_bytes && start < (size_t)c; start += BLOCK) {
+            size_t at = (size_t)i * c + start, count = block_end(start, c) - start;
+            code_block(codes + at / 4, x + at, count);
+            gelu_block(y + at, x + at, count);
+        }
+        for (int k = 0; k < c / width; k++)
+            if (slots[k] >= 0) memcpy(to + (size_t)slots[k] * width, row + (size_t)k * width, width * sizeof *row);
+    }
+}
+
 // The four slopes that a byte stands for, for each of the 256 bytes: backward is one load and one product for four elements.
 typedef float Four __attribute__((vector_size(16), aligned(4)));
 

@@ -24,8 +24,8 @@ __device__ __forceinline__ float level_of(unsigned code) {
 
 enum { GELU_FORWARD, GELU_BACKWARD, REGELU2_FORWARD, REGELU2_BACKWARD };
 
-// The elements i .. i+N: x becomes y, or dy becomes dx. N is a multiple of 4 where there are codes, or the group is the last one of n % 4.
-template <int OP, int N> __device__ void pack_op(floatx* out, const floatx* in, const floatx* x, uint8_t* codes, size_t i) {
+// The elements i .. i+N: x becomes y, or dy becomes dx, which is also returned. N is a multiple of 4 where there are codes, or the group is the last one of n % 4.
+template <int OP, int N> __device__ Pack<floatx, N> pack_op(floatx* out, const floatx* in, const floatx* x, uint8_t* codes, size_t i) {
     Pack<floatx, N> v = load<N>(in + i), at = {};
     if (OP == GELU_BACKWARD) at = load<N>(x + i);
     unsigned bits = 0;
@@ -40,6 +40,7 @@ template <int OP, int N> __device__ void pack_op(floatx* out, const floatx* in, 
     }
     store<N>(out + i, v);
     for (int k = 0; k < N && OP == REGELU2_FORWARD; k += 4) codes[(i + k) / 4] = (uint8_t)(bits >> 2 * k);
+    return v;
 }
 
 // Packs while they last (none where a pointer is not aligned: then `packs` is 0), the rest in groups of four elements, which share a byte.
@@ -87,4 +88,33 @@ void gelu_forward_columns(floatx* packed, const floatx* x, const int* blocks, in
     if (!all) return;
     if (wide(width, packed, x) && c % WIDE == 0) LAUNCH(gelu_columns<WIDE>, loop_blocks(all / WIDE), BLOCK, 0, packed, x, blocks, n, width, t, c);
     else LAUNCH(gelu_columns<1>, loop_blocks(all), BLOCK, 0, packed, x, blocks, n, width, t, c);
+}
+
+// y, codes and the packed columns of x [t, c]: a thread takes a pack, which lies in one row and one block, or four elements wherever they lie.
+template <int N> __global__ void regelu2_columns(floatx* y, uint8_t* codes, floatx* packed, const floatx* x, const int* slots, int n, int width, int c, size_t all) {
+    size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * (N > 1 ? N : 4);
+    if (i >= all) return;
+    if (N > 1) {
+        Pack<floatx, N> v = pack_op<REGELU2_FORWARD, N>(y, x, NULL, codes, i);
+        int column = (int)(i % c), slot = slots[column / width];
+        if (slot >= 0) store<N>(packed + (i / c * n + slot) * width + column % width, v);
+        return;
+    }
+    unsigned byte = 0;
+    for (size_t k = i; k < i + 4 && k < all; k++) {
+        float f = (float)x[k];
+        int column = (int)(k % c), slot = slots[column / width];
+        byte |= code_of(f) << 2 * (k - i);
+        y[k] = (floatx)gelu(f);
+        if (slot >= 0) packed[(k / c * n + slot) * width + column % width] = y[k];
+    }
+    codes[i / 4] = (uint8_t)byte;
+}
+
+void regelu2_forward_columns(floatx* y, uint8_t* codes, floatx* packed, const floatx* x, const int* slots, int n, int width, int t, int c) {
+    size_t all = (size_t)t * c;
+    if (!all) return;
+    if (wide(width, y, packed, x) && c % WIDE == 0)
+        LAUNCH(regelu2_columns<WIDE>, blocks_for(all / WIDE, BLOCK), BLOCK, 0, y, codes, packed, x, slots, n, width, c, all);
+    else LAUNCH(regelu2_columns<1>, blocks_for((all + 3) / 4, BLOCK), BLOCK, 0, y, codes, packed, x, slots, n, width, c, all);
 }

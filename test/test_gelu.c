@@ -119,6 +119,20 @@ static void test_columns(int t, int width, int all) {
     for (int i = 0; i < t; i++)
         for (int k = 0; k < n; k++) bad += memcmp(packed + ((size_t)i * n + k) * width, y + (size_t)i * c + blocks[k] * width, width * sizeof *y) != 0;
     CHECK(!bad, "%d blocks of columns differ from forward, t = %d, width = %d, %d blocks", bad, t, width, all);
+    float *y2 = malloc(sizeof(float) * t * c), *packed2 = malloc(sizeof(float) * t * n * width + 4);
+    size_t bytes = ((size_t)t * c + 3) / 4;
+    uint8_t *codes = malloc(bytes), *codes2 = malloc(bytes + 1);
+    int* slots = malloc(all * sizeof *slots);
+    codes2[bytes] = 0xa5;
+    packed2[(size_t)t * n * width] = 7;
+    for (int j = 0; j < all; j++) slots[j] = j % 2 ? -1 : j / 2;
+    regelu2_forward(y2, codes, x, (size_t)t * c);
+    for (int i = 0; i < t * c; i++) y2[i] = NAN;
+    regelu2_forward_columns(y2, codes2, packed2, x, slots, n, width, t, c);
+    CHECK(!memcmp(y, y2, sizeof(float) * t * c) && !memcmp(codes, codes2, bytes) && !memcmp(packed, packed2, sizeof(float) * t * n * width),
+          "ReGELU2 with packing differs, t = %d, width = %d, %d blocks", t, width, all);
+    CHECK(codes2[bytes] == 0xa5 && packed2[(size_t)t * n * width] == 7, "written past the end");
+    free(y2), free(packed2), free(codes), free(codes2), free(slots);
     gelu_forward_columns(packed, x, blocks, 0, width, t, c);
     CHECK(packed[(size_t)t * n * width] == 7, "written past the end");
     free(blocks), free(x), free(y), free(packed);
@@ -158,7 +172,7 @@ int main(void) {
         test_threads(sizes[i]);
         test_regelu2(sizes[i]);
     }
-    int shapes[][3] = {{1, 1, 1}, {37, 16, 12}, {5, 3, 7}, {129, 1, 65}, {64, 48, 4}};
-    for (int i = 0; i < 5; i++) test_columns(shapes[i][0], shapes[i][1], shapes[i][2]);
+    int shapes[][3] = {{1, 1, 1}, {37, 16, 12}, {5, 3, 7}, {129, 1, 65}, {64, 48, 4}, {3, 16, 320}};
+    for (int i = 0; i < 6; i++) test_columns(shapes[i][0], shapes[i][1], shapes[i][2]);
     TEST_END();
 }

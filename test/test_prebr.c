@@ -189,6 +189,32 @@ static void test_remaking(int preset) {
     bench_close(&b);
 }
 
+// GELU packs the columns that the layer behind it keeps; the layer itself would pack the same.
+static void test_packing(void) {
+    MethodOptions o = options(METHOD_PREBRPP);
+    o.gelu = GELU_REGELU2;
+    Bench b = bench_open(o, 0);
+    method_begin_step(&b.m, 0);
+    b.m.shear.storing = 1;
+    for (int i = 0; i < 4 * LAYERS; i++) {
+        Linear* l = &b.m.linear[i];
+        size_t t = BATCH * TOKENS, n = t * l->cin, kept = t * l->n * 8;
+        float *hidden = test_array(n), *act = malloc(n * 4), *y = malloc(t * l->cout * 4), *packed = malloc(kept * 4 + 4);
+        uint8_t* codes = malloc(n / 4 + 1);
+        sheared_gelu(&b.m.shear, l, act, codes, hidden, BATCH);
+        memcpy(packed, l->kept, kept * 4);
+        memset(l->kept, 0xff, kept * 4);
+        l->packed_by_gelu = 1;
+        sheared_forward(&b.m.shear, l, y, act, NULL, BATCH);
+        for (size_t k = 0; k < kept; k++) CHECK(isnan(l->kept[k]), "linear %d packs what GELU has packed", i);
+        l->packed_by_gelu = 0;
+        sheared_forward(&b.m.shear, l, y, act, NULL, BATCH);
+        CHECK(!memcmp(packed, l->kept, kept * 4), "linear %d: GELU packs something else", i);
+        free(hidden), free(act), free(y), free(packed), free(codes);
+    }
+    bench_close(&b);
+}
+
 // Over many resamplings: the number of bytes never changes, the mixture of layers does, the pools are not overrun, and each arm's turn comes.
 static void test_pools(int preset, int policy) {
     MethodOptions o = options(preset);
@@ -292,6 +318,7 @@ int main(void) {
     for (int i = 0; i < 5; i++)
         for (int rows = 1; rows <= BATCH; rows += 2) test_keeping(presets[i], rows);
     for (int i = 0; i < 5; i++) test_remaking(presets[i]);
+    test_packing();
     for (int policy = POLICY_BANDIT; policy <= POLICY_NORM; policy++) {
         test_pools(METHOD_PREBR, policy);
         test_pools(METHOD_PREBRPP, policy);

@@ -197,6 +197,14 @@ static void test_columns(int t, int cin, int width) {
         columns_gather(packed.data(), whole.data(), blocks.data(), n, width, t, cin);
         CHECK(!memcmp(made.data(), packed.data(), packed.size() * sizeof packed[0]), "%s differs in blocks of columns, %d x %d, blocks of %d", op ? "GELU" : "the norm", t, cin, width);
     }
+    Array<int> slots(cin / width, -1);
+    for (int j = 0; j < n; j++) slots[blocks[j]] = j;
+    Array<uint8_t> codes((x.size() + 3) / 4), codes2(codes.size());
+    Narrow whole2(x.size());
+    regelu2_forward(whole.data(), codes.data(), x.data(), x.size());
+    regelu2_forward_columns(whole2.data(), codes2.data(), made.data(), x.data(), slots.data(), n, width, t, cin);
+    CHECK(!memcmp(whole.data(), whole2.data(), whole.size() * sizeof whole[0]) && !memcmp(codes.data(), codes2.data(), codes.size()) &&
+          !memcmp(made.data(), packed.data(), packed.size() * sizeof packed[0]), "ReGELU2 with packing differs, %d x %d, blocks of %d", t, cin, width);
     CHECK(wrong == 0, "%d elements moved wrongly, %d x %d, blocks of %d", wrong, t, cin, width);
     compare(squares, expected, "squares of column blocks", t, cin);
 }
