@@ -15,6 +15,9 @@ NVCC := $(firstword $(wildcard $(shell command -v nvcc) /usr/local/cuda/bin/nvcc
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU'))
 BACKEND = $(if $(filter-out 0,$(GPU)),cuda,cpu)
 BUILD = build
+ifeq ($(BACKEND)$(NVCC),cuda)
+$(error BACKEND=cuda needs nvcc: install the CUDA toolkit, or put nvcc on the PATH)
+endif
 
 WARN = -Wall -Wextra -Wno-unused-parameter -Wno-unused-function
 FLAGS = -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -g $(WARN) -MMD -MP
@@ -50,6 +53,8 @@ $(BUILD)/train_%.o: train_%.cu
 CUDA_ARCH = $(if $(filter-out 0,$(GPU)),native,all-major)
 PRECISION = bf16
 CUDA = build/cuda-$(PRECISION)
+# The libraries are looked for again where the toolkit was.
+CUDA_LIBS = -lcublasLt -lcublas -Xlinker -rpath=$(abspath $(dir $(realpath $(NVCC)))../lib64)
 CUDA_KERNELS = $(patsubst %.cu,$(CUDA)/%.o,$(wildcard kernels/*.cu))
 $(CUDA)/%.o: %.cu
 	@mkdir -p $(@D)
@@ -57,7 +62,7 @@ $(CUDA)/%.o: %.cu
 
 # What scripts/gpu_check.sh runs on a card.
 $(CUDA)/test_ops: $(CUDA)/test/cuda_on_cpu/test_ops.o $(CUDA_KERNELS)
-	$(NVCC) -arch=$(CUDA_ARCH) $^ -lcublasLt -lcublas -lm -Xcompiler -fopenmp -o $@
+	$(NVCC) -arch=$(CUDA_ARCH) $^ $(CUDA_LIBS) -lm -Xcompiler -fopenmp -o $@
 $(CUDA)/bench_copy: $(CUDA)/test/bench_copy.o
 	$(NVCC) $^ -o $@
 $(CUDA)/test/%.o: NVCC += -I.
@@ -68,7 +73,7 @@ MADE_FOR = $(BACKEND) $(if $(filter cuda,$(BACKEND)),$(PRECISION))
 $(shell mkdir -p build && echo $(MADE_FOR) | cmp -s - build/backend || echo $(MADE_FOR) >build/backend)
 ifeq ($(BACKEND),cuda)
 train_%: $(CUDA)/train_%.o $(CUDA_KERNELS) $(DATA) build/backend
-	$(NVCC) -arch=$(CUDA_ARCH) $(filter %.o,$^) -lcublasLt -lcublas -lcjson -lz -lm -lpthread -Xcompiler -fopenmp -o $@
+	$(NVCC) -arch=$(CUDA_ARCH) $(filter %.o,$^) $(CUDA_LIBS) -lcjson -lz -lm -lpthread -Xcompiler -fopenmp -o $@
 else
 train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA) build/backend
 	$(CXX) $(filter %.o,$^) $(LIBS) -o $@
@@ -77,7 +82,7 @@ $(BUILD)/train_%: $(BUILD)/train_%.o $(KERNELS) $(DATA)
 	$(CXX) $^ $(LIBS) -o $@
 
 data/% $(BUILD)/data/%: $(BUILD)/data/%.o $(DATA)
-	$(CXX) $^ $(LIBS) -o $@
+	$(CXX) $^ $(filter-out -ldnnl,$(LIBS)) -o $@
 
 $(BUILD)/test/%: $(BUILD)/test/%.o $(KERNELS) $(DATA)
 	$(CXX) $^ $(LIBS) -o $@

@@ -834,6 +834,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     }
     TokenOrder order = token_order_make(train, o->batch, o->group_by_length, (uint64_t)o->method.seed);
     TokenBatch batch = token_batch_make(o->batch, tokens);
+    int64_t begun = step;
     double start = device_seconds(), samples = 0;
     int status = 0;
     timer_enable(1);
@@ -851,6 +852,10 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
         }
         step++;
         samples += n;
+        if (step == begun + 1 && step < total) {   // the first step also pays for what is made at first use
+            timer_reset();
+            samples = 0;
+        }
         int last = step == total, evaluates = has_dev && o->eval_every >= 0 && (last || step % eval_every == 0);
         int stopped = signal_seen(), saves = last || stopped || step % save_every == 0;
         const char* broken = saves || evaluates ? broken_parameter(&v.params) : NULL;

@@ -792,6 +792,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         free(path);
     }
     Loader* loader = loader_open(&data.train, data.channels, data.height, data.width, o->batch, 1, (uint64_t)o->method.seed, step * o->accumulate);
+    int64_t begun = step;
     double start = device_seconds(), samples = 0;
     int status = 0;
     timer_enable(1);
@@ -809,6 +810,10 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         }
         step++;
         samples += n;
+        if (step == begun + 1 && step < total) {   // the first step also pays for what is made at first use
+            timer_reset();
+            samples = 0;
+        }
         int last = step == total, evaluates = data.test.count && o->eval_every >= 0 && (last || step % eval_every == 0);
         int stopped = signal_seen(), saves = last || stopped || step % save_every == 0;
         const char* broken = saves || evaluates ? broken_parameter(&v.params) : NULL;

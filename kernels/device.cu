@@ -8,7 +8,8 @@
 
 void cuda_check(cudaError_t status, const char* call, const char* file, int line) {
     if (status == cudaSuccess) return;
-    fprintf(stderr, "%s:%d: %s: %s (%s)\n", file, line, call, cudaGetErrorString(status), cudaGetErrorName(status));
+    fprintf(stderr, "%s:%d: %s: %s (%s)%s\n", file, line, call, cudaGetErrorString(status), cudaGetErrorName(status),
+            status == cudaErrorNoKernelImageForDevice ? "; this program was built for another GPU: make clean, then make again" : "");
     exit(1);
 }
 
@@ -116,10 +117,11 @@ void device_free(void* p, size_t bytes) {
 }
 
 size_t device_memory_available(void) {
+    enum : size_t { LIBRARIES = 512 << 20 };   // cuBLAS and kernels that are loaded at their first use: tens to hundreds of MiB
     size_t available = 0, total;
     device_open();
     CUDA(cudaMemGetInfo(&available, &total));
-    return available;
+    return available > LIBRARIES ? available - LIBRARIES : 1;
 }
 
 // ---- copies

@@ -153,6 +153,7 @@ static void fill_rows(floatx* c, const floatx* bias, const floatx* residual, int
 // goes). Returns 0, with nothing done, where the library has no such product, be it that only the call itself says so.
 template <class C> static int fused_product(int ta, int tb, int m, int n, int k, const floatx* a, int lda, const floatx* b, int ldb, int epilogue,
                                             const void* bias, const C* add, C* c, int ldc) {
+    if (alignment(bias) < 16) return 0;   // kernels have been seen to take it for granted
     blas_open();
     Key key;
     memset(&key, 0, sizeof key);

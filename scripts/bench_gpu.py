@@ -30,7 +30,7 @@ CASES = {"ViT-B/16 224 px": ("train_vit", 12, 768, 12, 197, 128),
 TINY = {"ViT 32 px": ("train_vit", 2, 32, 2, 5, 4), "BERT 16": ("train_bert", 2, 32, 2, 16, 4)}
 METHODS = {"full": ["--method", "full"], "backrazor": ["--method", "backrazor"],
            **{f"{m} {k}": ["--method", m, "--keep", k] for m in ("prebr", "prebr++") for k in ("0.5", "0.2")}}
-PEAKS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "RTX 4090": 165, "RTX 3090": 71}   # dense bf16 TFLOP/s, float sums
+PEAKS = {"H200": 989, "H100 NVL": 835, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "RTX 4090": 165, "RTX 3090": 71}   # dense bf16 TFLOP/s, float sums
 VOCABULARY = 30522
 PARTS = ("gemm", "attention", "norm", "activation", "shear", "optimizer", "data", "other")
 
@@ -131,24 +131,22 @@ def main():
     peak = next((p for name, p in PEAKS.items() if all(word in o.card for word in name.split())), 0)
     columns = ["model", "batch", "program", "method", "samples_per_s", "x_torch_compile", "mfu", "memory", *(p + "_ms" for p in PARTS),
                "norm_x_floor", "activation_x_floor", "optimizer_x_floor"]
-    rows, start = [], time.time()
+    cases, found, rows, start = TINY if o.tiny else CASES, {}, [], time.time()
+    wanted = [(name, "prebr", method) for name in cases for method in METHODS]
+    wanted += [(name, "PyTorch", mode) for name in cases for mode in ("compile", "eager") if o.python]
     with tempfile.TemporaryDirectory() as work:
-        for name, case in (TINY if o.tiny else CASES).items():
-            _, layers, width, _, tokens, batch = case
-            found = []
-            for program, method in [("PyTorch", mode) for mode in ("eager", "compile") if o.python] + [("prebr", method) for method in METHODS]:
-                if o.limit and time.time() - start > o.limit:
-                    print(f"{name}, {program} {method}: left out, the time is up", file=sys.stderr)
-                    continue
-                found.append((program, method, measure_torch(o, case, method) if program == "PyTorch" else measure(o, case, method, work)))
-            compiled = next((float(row["samples_per_s"]) for _, mode, row in found if row and mode == "compile"), 0)
-            for program, method, row in found:
-                if not row:
-                    continue
-                rate = float(row["samples_per_s"])
-                rows.append({"model": name, "batch": batch, "program": program, "method": method, **row,
-                             "x_torch_compile": f"{rate / compiled:.2f}" if compiled else "",
-                             "mfu": f"{rate * operations(layers, width, tokens) / peak / 1e12:.3f}" if peak else "-"})
+        for name, program, method in wanted:
+            if o.limit and time.time() - start > o.limit:
+                print(f"{name}, {program} {method}: left out, the time is up", file=sys.stderr)
+                continue
+            found[name, program, method] = measure_torch(o, cases[name], method) if program == "PyTorch" else measure(o, cases[name], method, work)
+    for (name, program, method), row in sorted(found.items(), key=lambda item: list(cases).index(item[0][0])):
+        if row:
+            _, layers, width, _, tokens, batch = cases[name]
+            rate, compiled = float(row["samples_per_s"]), found.get((name, "PyTorch", "compile"))
+            rows.append({"model": name, "batch": batch, "program": program, "method": method, **row,
+                         "x_torch_compile": f"{rate / float(compiled['samples_per_s']):.2f}" if compiled else "",
+                         "mfu": f"{rate * operations(layers, width, tokens) / peak / 1e12:.3f}" if peak else "-"})
     rows = [{c: r.get(c, "") for c in columns} for r in rows]
     bench_vit.show(rows, o.csv)
     sys.exit(not rows)

@@ -69,7 +69,7 @@ cudaError_t cuda_on_cpu_attribute(const void* kernel, cudaFuncAttribute a, int v
 
 const char* cudaGetErrorName(cudaError_t e) {
     static const char* const name[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation", "cudaErrorInvalidConfiguration", "cudaErrorNoDevice",
-                                       "cudaErrorInsufficientDriver"};
+                                       "cudaErrorInsufficientDriver", "cudaErrorNoKernelImageForDevice"};
     return name[e];
 }
 const char* cudaGetErrorString(cudaError_t e) { return cudaGetErrorName(e); }
