@@ -10,12 +10,14 @@ quote is just a character. The format of the file is in data/tokens.h. Standard 
 import argparse
 import json
 import os
+import re
 import struct
 import sys
 from array import array
 
 SPLITS = ("train", "dev", "test")
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman")
+MOST_CLASSES = 65536          # that a token file may have
 # text_a, text_b, label: columns by name; labels: classes in order, None for scores
 TASKS = {
     "rte": dict(a="sentence1", b="sentence2", label="label", labels=["entailment", "not_entailment"], metrics=["accuracy"]),
@@ -71,7 +73,7 @@ def options():
 # ---- records ----
 
 def read_lines(path):
-    """(number, line) without ends of lines, a byte order mark or empty last lines. Only line feeds end a line."""
+    """(number, line) without ends of lines, a byte order mark or empty lines at the end. Only line feeds end a line."""
     try:
         with open(path, "rb") as f:
             text = f.read().decode("utf-8-sig")
@@ -79,20 +81,22 @@ def read_lines(path):
         trouble(f"{path}: {error.strerror}")
     except UnicodeDecodeError as error:
         trouble(f"{path}: byte {error.start} is not UTF-8; convert the file first")
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.removesuffix("\r")
-        if line:
-            yield number, line
+    for number, line in enumerate(text.rstrip("\r\n").split("\n"), 1):
+        yield number, line.removesuffix("\r")
 
 
-def read_tsv(path, bare, bad):
-    """(number, {column: text}). bare: the columns of a file without a header line (CoLA)."""
+def read_tsv(path, bare, exact, bad):
+    """(number, {column: text}). bare: the columns of a file without a header line (CoLA). exact: what is too much in a line is bad too."""
     header = bare
     for number, line in read_lines(path):
         fields = line.split("\t")
         if header is None:
             header = fields
-        elif len(fields) < len(header):
+            if len(set(header)) < len(header):
+                trouble(f"{path}: line 1 names a column twice: {', '.join(header)}")
+        elif not line and len(header) > 1:
+            continue                            # between records
+        elif len(fields) < len(header) or (exact and len(fields) > len(header)):
             bad(f"{path}: line {number} has {len(fields)} columns, the header has {len(header)}")
         else:
             yield number, dict(zip(header, fields))
@@ -101,20 +105,28 @@ def read_tsv(path, bare, bad):
 def read_jsonl(path, bad):
     for number, line in read_lines(path):
         try:
-            record = json.loads(line)
-        except ValueError as error:
+            record = json.loads(line) if line else None
+        except (ValueError, RecursionError) as error:
             bad(f"{path}: line {number}: {error}")
             continue
         if isinstance(record, dict):
             yield number, record
-        else:
-            bad(f"{path}: line {number} is not a JSON object")
+        elif line:
+            bad(f"{path}: line {number} is not a JSON object; one is wanted on each line")
 
 
 def column(path, number, record, name):
     if name not in record:
-        trouble(f"{path}: line {number} has no column '{name}'; there are: {', '.join(map(str, record))}")
+        hint = "; is it a CSV? Columns are separated by tabs" if len(record) == 1 and "," in str([*record][0]) else ""
+        trouble(f"{path}: line {number} has no column '{name}'; there are: {', '.join(map(str, record))}{hint}")
     return record[name]
+
+
+def is_text(value):
+    """Whether a field can be a sentence or a label: a string that UTF-8 can hold, or a number."""
+    if isinstance(value, str):
+        return not any(0xD800 <= ord(c) < 0xE000 for c in value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class Reader:
@@ -132,16 +144,22 @@ class Reader:
         if path.endswith((".jsonl", ".json")):
             records = read_jsonl(path, self.bad)
         else:
-            records = read_tsv(path, self.task.get("bare") if split != "test" else None, self.bad)
+            records = read_tsv(path, self.task.get("bare") if split != "test" else None, not self.o.task, self.bad)
         out = []
         for number, record in records:
-            a = column(path, number, record, self.task["a"])
-            b = column(path, number, record, self.task["b"]) if self.task["b"] else None
-            label = record.get(self.task["label"]) if self.task["label"] else None
-            if not str(a).strip() or (b is not None and not str(b).strip()):
+            texts = [column(path, number, record, name) for name in (self.task["a"], self.task["b"]) if name]
+            label = self.task["label"]
+            if label and split == "train" and not self.task.get("labels"):
+                column(path, number, record, label)
+            label = record.get(label) if label else None
+            if not all(map(is_text, texts)):
+                self.bad(f"{path}: line {number} has a sentence that is no text")
+            elif not all(str(text).strip() for text in texts):
                 self.bad(f"{path}: line {number} has an empty sentence")
+            elif label is not None and not ((is_text(label) or isinstance(label, bool)) and str(label).strip()):
+                self.bad(f"{path}: line {number} has an empty label, or one that is no text")
             else:
-                out.append((number, str(a), None if b is None else str(b), label))
+                out.append((number, str(texts[0]), str(texts[1]) if len(texts) > 1 else None, label))
         return out
 
 
@@ -164,51 +182,82 @@ def class_names(o, task, splits):
     if o.regression:
         return None
     if o.labels:
-        return o.labels.split(",")
+        names = o.labels.split(",")
+        if "" in names or len(set(names)) < len(names):
+            trouble(f"--labels {o.labels}: a name is empty or comes twice")
+        return names
     if o.task:
         return task["labels"]
     seen = {str(label) for _, _, _, label in splits["train"] or splits["dev"] if label is not None}
     if not seen:
         return ["0", "1"]                       # nothing is labelled: predictions only
-    return sorted(seen, key=lambda s: (0, int(s), s) if s.lstrip("-").isdigit() else (1, 0, s))
+    return sorted(seen, key=lambda s: (0, int(s), s) if re.fullmatch("-?[0-9]+", s) else (1, 0, s))
 
 
-def label_number(path, number, label, names, reader):
-    """A class (int) or a score (float); None where the record is bad and skipped."""
+def check_classes(names):
+    if len(names) < 2:
+        trouble(f"only one class, '{names[0]}'; there is nothing to learn (--regression, if labels are numbers to be met)")
+    if len(names) > MOST_CLASSES:
+        trouble(f"{len(names)} classes are more than {MOST_CLASSES} (--regression, if labels are numbers to be met)")
+    for name in names:
+        if re.search("[\\n\\r\\t\\0]", name):
+            trouble(f"label {name!r} has a tab, a line break or a zero in it")
+
+
+def check_metrics(metrics, names):
+    for metric in metrics:
+        if (names is None) != (metric in ("pearson", "spearman")):
+            trouble(f"--metric {metric} is for {'classes' if names is None else 'scores (--regression)'}")
+        if metric == "f1" and len(names) != 2:
+            trouble(f"--metric f1 is for two classes, there are {len(names)}")
+
+
+def label_number(path, number, label, names, places, reader):
+    """A class (int) or a score (float); None where the record is bad and skipped. places: names to numbers."""
     if names is None:
         try:
             value = float(label)
         except (TypeError, ValueError):
             value = float("nan")
-        if value - value == 0:
+        if abs(value) < 3e38:                   # as a float32
             return value
-        reader.bad(f"{path}: line {number}: '{label}' is not a number")
-    elif str(label) in names:
-        return names.index(str(label))
-    elif isinstance(label, int) and 0 <= label < len(names):
-        return label
+        reader.bad(f"{path}: line {number}: '{label}' is not a number that a float can hold")
+    elif str(label) in places:
+        return places[str(label)]
+    elif isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(names) and not any(re.fullmatch("-?[0-9]+", name) for name in names):
+        return label                            # the class's number, where names cannot be meant
     else:
-        reader.bad(f"{path}: line {number}: label '{label}' is none of {', '.join(names)}")
+        known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        reader.bad(f"{path}: line {number}: label '{label}' is none of {known}")
     return None
 
 
 # ---- tokens ----
 
 def open_tokenizer(o):
-    from tokenizers import BertWordPieceTokenizer, Tokenizer
+    try:
+        from tokenizers import BertWordPieceTokenizer, Tokenizer
+    except ModuleNotFoundError:
+        trouble("this Python has no `tokenizers`; take .venv/bin/python after scripts/setup.sh --python, or pip install tokenizers")
     vocab = o.vocab or os.path.join(o.model, "vocab.txt")
     lower = not o.cased
     config = os.path.join(o.model or "", "tokenizer_config.json")
-    if not o.cased and o.model and os.path.exists(config):
-        with open(config, encoding="utf-8") as f:
-            lower = json.load(f).get("do_lower_case", True)
-    if os.path.exists(vocab):
-        tokenizer = BertWordPieceTokenizer(vocab, lowercase=lower)
-    elif not o.vocab and os.path.exists(os.path.join(o.model, "tokenizer.json")):
-        tokenizer = Tokenizer.from_file(os.path.join(o.model, "tokenizer.json"))
-        tokenizer.no_padding()
-    else:
-        trouble(f"{vocab}: no such vocabulary")
+    whole = os.path.join(o.model or "", "tokenizer.json")
+    used = config
+    try:
+        if not o.cased and o.model and os.path.exists(config):
+            with open(config, encoding="utf-8") as f:
+                lower = json.load(f).get("do_lower_case", True)
+        used = vocab if os.path.isfile(vocab) else whole
+        if used == vocab:
+            tokenizer = BertWordPieceTokenizer(vocab, lowercase=lower)
+        elif not o.vocab and os.path.exists(whole):
+            tokenizer = Tokenizer.from_file(whole)
+            tokenizer.no_padding()
+        else:
+            trouble(f"{vocab}: no such vocabulary")
+    except Exception as error:                  # what the library raises has no type of its own
+        trouble(f"{used}: cannot be used: {error}")
     tokenizer.enable_truncation(o.max_length, strategy="longest_first")
     return tokenizer
 
@@ -222,10 +271,10 @@ def fnv1a(tokens):
 
 def vocabulary(tokenizer):
     """Tokens in the order of their numbers."""
-    tokens = [""] * tokenizer.get_vocab_size()
-    for token, number in tokenizer.get_vocab().items():
-        tokens[number] = token
-    return tokens
+    numbers = tokenizer.get_vocab()
+    if sorted(numbers.values()) != list(range(len(numbers))):
+        trouble("the vocabulary has gaps or a token twice: its numbers are not 0, 1, 2, ...")
+    return sorted(numbers, key=numbers.get)
 
 
 def padded(data):
@@ -244,11 +293,10 @@ def main():
             trouble(f"{files[s]}: has no sentences")
     names = class_names(o, task, splits)
     metrics = o.metric or task["metrics"] or (["pearson", "spearman"] if names is None else ["accuracy"])
-    for name in names or []:
-        if "\n" in name:
-            trouble(f"label {name!r} has a line break")
-    if names is not None and len(names) < 2:
-        trouble(f"only one class, '{names[0]}'; there is nothing to learn (--regression, if labels are numbers to be met)")
+    if names is not None:
+        check_classes(names)
+    check_metrics(metrics, names)
+    places = {name: number for number, name in enumerate(names or [])}
     tokenizer = open_tokenizer(o)
     tokens = vocabulary(tokenizer)
     pad = tokens.index("[PAD]") if "[PAD]" in tokens else 0
@@ -261,7 +309,7 @@ def main():
         labelled |= has_labels << number
         good = []
         for line, a, b, label in records:
-            value = label_number(files[split], line, label, names, reader) if has_labels else 0
+            value = label_number(files[split], line, label, names, places, reader) if has_labels else 0
             if value is not None:
                 good.append((a, b, value))
         encoded = tokenizer.encode_batch([a if b is None else (a, b) for a, b, _ in good])
@@ -284,6 +332,8 @@ def main():
                 f.write(part)
         os.replace(temporary, o.out)
     except OSError as error:
+        if os.path.exists(temporary):
+            os.remove(temporary)
         trouble(f"{o.out}: {error.strerror}")
     kinds = [f"{n} {s}{'' if labelled >> k & 1 or not n else ' (no labels: for predictions)'}" for k, (s, n) in enumerate(zip(SPLITS, counts))]
     lengths = [end - start for start, end in zip(offsets, offsets[1:])]

@@ -102,7 +102,49 @@ refuses 1 "byte 4 is not UTF-8" $run --train "$d/latin.tsv" --text-a a
 printf 'index\tsentence1\tsentence2\tscore\n1\ta\tb\thigh\n' > "$d/train.tsv"
 refuses 1 "'high' is not a number" $run --task stsb -d "$d"
 refuses 1 "no such vocabulary" $tokenize --vocab "$tmp/none.txt" -o "$tmp/no.tok" --task stsb -d "$d"
-[ -e "$tmp/no.tok" ] && fail "a file was left behind"
+
+# One's own files: nothing is guessed, nothing dropped without a word.
+own="$run --text-a q --label good"
+lines() { printf '%s\n' "$@" >"$d/own.jsonl"; }
+lines '{"q": "a", "good": 1}' '{"q": "b", "good": 2}'
+printf '%s\n' '{"q": "a", "good": 0}' >"$d/dev.jsonl"
+refuses 1 "label '0' is none of 1, 2" $own --train "$d/own.jsonl" --dev "$d/dev.jsonl"
+lines '{"q": null, "good": 1}'
+refuses 1 "own.jsonl: line 1 has a sentence that is no text" $own --train "$d/own.jsonl"
+lines '{"q": "\ud800", "good": 1}'
+refuses 1 "line 1 has a sentence that is no text" $own --train "$d/own.jsonl"
+lines '{"q": "a", "good": ["x"]}'
+refuses 1 "line 1 has an empty label, or one that is no text" $own --train "$d/own.jsonl"
+lines "$(head -c 100000 /dev/zero | tr '\0' '[')"
+refuses 1 "own.jsonl: line 1: " $own --train "$d/own.jsonl"
+lines '{"q": "a", "good": "x\ty"}' '{"q": "b", "good": "z"}'
+refuses 1 "has a tab" $own --train "$d/own.jsonl"
+printf 'q\tgood\na\tx\tmore\n' >"$d/own.tsv"
+refuses 1 "line 2 has 3 columns, the header has 2" $own --train "$d/own.tsv"
+printf 'q\tq\na\tx\n' >"$d/own.tsv"
+refuses 1 "names a column twice" $own --train "$d/own.tsv"
+printf 'q\tgod\na\tx\n' >"$d/own.tsv"
+refuses 1 "no column 'good'; there are: q, god" $own --train "$d/own.tsv"
+printf 'q,good\na,x\n' >"$d/own.tsv"
+refuses 1 "is it a CSV" $own --train "$d/own.tsv"
+printf 'q\na\n\nb\n' >"$d/own.tsv"
+refuses 1 "line 3 has an empty sentence" $run --text-a q --test "$d/own.tsv"
+printf 'q\tgood\na\t\302\262\nb\t--1\nc\t1e300\n' >"$d/own.tsv"
+makes 'own|accuracy|--1|1e300|² 0
+train 2 2 5 3 / 000
+train 0 2 6 3 / 000
+train 1 2 7 3 / 000' --train "$d/own.tsv" --text-a q --label good
+refuses 1 "not a number that a float can hold" $own --train "$d/own.tsv" --regression
+refuses 1 "--metric pearson is for scores" $own --train "$d/own.tsv" --metric pearson
+refuses 1 "--metric f1 is for two classes, there are 3" $own --train "$d/own.tsv" --metric f1
+refuses 1 "a name is empty or comes twice" $own --train "$d/own.tsv" --labels 0,1,1
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' a a >"$tmp/twice.txt"
+refuses 1 "a token twice" $tokenize --vocab "$tmp/twice.txt" -o "$tmp/no.tok" --train "$d/own.tsv" --text-a q
+printf 'a\n' >"$tmp/bare.txt"
+refuses 1 "bare.txt: cannot be used" $tokenize --vocab "$tmp/bare.txt" -o "$tmp/no.tok" --train "$d/own.tsv" --text-a q
+mkdir "$tmp/folder"
+refuses 1 "folder: " $tokenize --vocab "$tmp/vocab.txt" -o "$tmp/folder" --train "$d/own.tsv" --text-a q
+[ -e "$tmp/no.tok" ] || [ -e "$tmp/folder.tmp" ] && fail "a file was left behind"
 
 if [ -d "${PREBR_TEST_DATA:-/nonexistent}/rte" ]; then
     quietly $tokenize --task rte -d "$PREBR_TEST_DATA/rte" --vocab "$PREBR_TEST_DATA/rte/vocab.txt" -o "$tmp/rte.tok"
