@@ -1261,6 +1261,13 @@ static void method_check(const MethodOptions* m, int width, int mlp, int precisi
                     precision_name(precision), precision_name(precision_built()), precision_name(precision), precision_name(precision));
 }
 
+// --eval and --predict: what is about training is refused rather than ignored. names: options separated by spaces.
+static void refuse_given(Option* table, const char* with, const char* names) {
+    char name[32];
+    for (int used; sscanf(names, "%31s%n", name, &used) == 1; names += used)
+        if (option_find(table, name)->given) usage_error("--%s has no meaning with --%s", name, with);
+}
+
 // "6G", "512M", "800000000": bytes, in powers of 1024.
 static size_t parse_bytes(const char* text) {
     char* end;
@@ -1312,6 +1319,7 @@ static void fill_normal(float* w, size_t n, uint64_t seed, int parameter) {
 
 typedef struct {
     double loss, norm, rate;
+    int unfinished;          // a signal came amid the step, and nothing was updated
     char broke[96];          // where a number that is not finite came up first, "" where all are; then nothing was updated
 } StepResult;
 
@@ -1352,6 +1360,12 @@ NORETURN static void end_diverged(const char* out, int64_t step, const char* wha
     if (out && saved >= 0) snprintf(kept, sizeof kept, "the last good state, after step %lld, is saved", (long long)saved);
     else if (out) snprintf(kept, sizeof kept, "there was no good state to save");
     trouble("step %lld: %s is not finite, first %s; %s; try a smaller --lr, more --warmup or --clip 1", (long long)step, what, where, kept);
+}
+
+// The end of a run that a signal stopped: its exit status.
+static int say_stopped(Log* log, int64_t step, const char* out) {
+    log_message(log, "signal %d: stopped after step %lld%s", signal_seen(), (long long)step, out ? "; go on with --resume" : "; nothing was saved, for lack of --out");
+    return 128 + signal_seen();
 }
 
 static char* state_path(const char* run) { return format_string("%s/state/state.safetensors", run); }

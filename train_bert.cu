@@ -483,12 +483,16 @@ static void bert_backward(Bert* v, int b) {
 static StepResult bert_step(Bert* v, const Tokens* data, TokenOrder* order, TokenBatch* batch, int64_t step, int64_t total) {
     const BertOptions* o = &v->o;
     Shear* s = &v->method.shear;
-    StepResult r = {0, 0, learning_rate(&o->update, step, total), ""};
+    StepResult r = {0, 0, learning_rate(&o->update, step, total), 0, ""};
     int b = o->batch;
     float* losses = (float*)allocate((size_t)b, sizeof *losses);
     method_begin_step(&v->method, step);
     s->storing = v->training = 1;
     for (s->micro = 0; s->micro < o->accumulate && !*r.broke; s->micro++) {
+        if (s->micro && signal_seen()) {
+            r.unfinished = 1;
+            break;
+        }
         int64_t number = step * o->accumulate + s->micro;
         v->batch_number = (uint32_t)number;
         token_batch_fill(batch, data, order->split, token_order_batch(order, number), b);
@@ -500,7 +504,7 @@ static StepResult bert_step(Bert* v, const Tokens* data, TokenOrder* order, Toke
         else name_broken_layer(v->layer, v->config.layers, v->last, v->deep, (size_t)b * (size_t)v->t * (size_t)v->config.width, r.broke, sizeof r.broke);
     }
     s->storing = v->training = 0;
-    if (!*r.broke) {
+    if (!*r.broke && !r.unfinished) {
         method_measure(&v->method, step);
         r.norm = params_update(&v->method, &v->params, &o->update, step, r.rate, v->norm);
         if (!isfinite(r.norm)) name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
@@ -729,8 +733,7 @@ static int longest_planned(const BertOptions* o, const BertConfig* c, const Toke
     return longest ? longest : c->positions < 128 ? c->positions : 128;
 }
 
-static void write_predictions(const char* path, const Evaluation* e, const BertConfig* c, int n) {
-    FILE* f = file_create(path);
+static void write_predictions(FILE* f, const char* path, const Evaluation* e, const BertConfig* c, int n) {
     int failed = fputs("index\tprediction\n", f) < 0;
     for (int i = 0; i < n; i++) {
         if (c->class_name) failed |= fprintf(f, "%d\t%s\n", i, c->class_name[(int)e->predicted[i]]) < 0;
@@ -762,6 +765,8 @@ static void run_eval(BertOptions* o, const BertConfig* file) {
     bert_allocate(&v);
     bert_load(&v, file);
     TokenBatch batch = token_batch_make(o->batch, v.tokens);
+    // Before the evaluation: what cannot be written need not be computed.
+    FILE *predictions = o->predictions ? file_create(o->predictions) : NULL, *logits = o->logits ? file_create(o->logits) : NULL;
     double start = device_seconds();
     Evaluation e = bert_evaluate(&v, &data, split, &batch);
     double seconds = device_seconds() - start;
@@ -771,12 +776,11 @@ static void run_eval(BertOptions* o, const BertConfig* file) {
     if (split->labelled) printf("loss %.4f, ", e.loss);
     else printf("no labels, predictions only, ");
     printf("%.1f sequences/s\n", split->count / seconds);
-    if (o->predictions) write_predictions(o->predictions, &e, &c, split->count);
-    if (o->logits) {
-        FILE* f = file_create(o->logits);
+    if (predictions) write_predictions(predictions, o->predictions, &e, &c, split->count);
+    if (logits) {
         size_t n = (size_t)split->count * (size_t)c.outputs;
-        if (fwrite(e.logits, sizeof(float), n, f) != n) trouble("%s: cannot be written: disk full?", o->logits);
-        file_finish(f, o->logits);
+        if (fwrite(e.logits, sizeof(float), n, logits) != n) trouble("%s: cannot be written: disk full?", o->logits);
+        file_finish(logits, o->logits);
     }
     evaluation_free(&e);
     token_batch_free(&batch);
@@ -800,12 +804,17 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     int tokens = longest_planned(o, &c, &data, 1 << SPLIT_TRAIN | (has_dev && o->eval_every >= 0) << SPLIT_DEV);
     if (o->budget) bert_fit_budget(o, &c, tokens);
 
+    if (o->out) run_claim(o->out, o->model, o->resume != NULL, o->overwrite);
     Bert v = bert_planned(o, &c, tokens, 1);
     char bytes[32], score_name[64] = "dev";
     for (int k = 0; k < data.metrics; k++) snprintf(score_name + strlen(score_name), sizeof score_name - strlen(score_name), " %s", data.metric[k]);
     printf("%s, %s\nmodel: %s, %d layers, %d wide, %d outputs, dropout %g\ndata: %s (%s), %d training and %d dev sequences of at most %d tokens\narena: %s\n",
            device_name(), precision_name(o->precision), o->model, c.layers, c.width, c.outputs, c.dropout, data.path, data.task, train->count, has_dev ? dev->count : 0, tokens,
            human_bytes(v.plan.bytes, bytes));
+    char* vocabulary = format_string("%s/vocab.txt", o->model);
+    if (access(vocabulary, F_OK)) printf("%s: there is none, so only the size of the data's vocabulary could be compared with the model's\n", vocabulary);
+    free(vocabulary);
+    fflush(stdout);
     bert_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double score = NAN, best = -INFINITY;
@@ -821,16 +830,12 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     } else {
         bert_load(&v, file);
     }
-    if (o->out) directory_make(o->out);
-    else printf("nothing will be saved: no --out was given\n");
+    if (!o->out) printf("nothing will be saved: no --out was given\n");
 
     Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
-        remove(state);   // of an overwritten run: it does not belong to these options
+        run_clear(o->out);
         write_options(o->out, table);
-        char* path = format_string("%s/state", o->out);
-        directory_make(path);
-        free(path);
     }
     TokenOrder order = token_order_make(train, o->batch, o->group_by_length, (uint64_t)o->method.seed);
     TokenBatch batch = token_batch_make(o->batch, tokens);
@@ -849,6 +854,11 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
             }
             log_close(log);
             end_diverged(o->out, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
+        }
+        if (r.unfinished) {
+            if (!broken_parameter(&v.params)) bert_save_run(&v, step, best);
+            status = say_stopped(log, step, o->out);
+            break;
         }
         step++;
         samples += n;
@@ -883,9 +893,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
             saved = step;
         }
         if (stopped && !last) {
-            log_message(log, "signal %d: stopped after step %lld%s", stopped, (long long)step,
-                        o->out ? "; go on with --resume" : "; nothing was saved, for lack of --out");
-            status = 128 + stopped;
+            status = say_stopped(log, step, o->out);
             break;
         }
     }
@@ -914,11 +922,11 @@ int main(int argc, char** argv) {
     }
     if (o.dropout < 0 && o.dropout != -1) usage_error("--dropout %g: a probability is expected, or -1 for the checkpoint's own", o.dropout);
     if (o.resume && o.eval) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
+    if (o.eval) refuse_given(table, "eval", "out plan budget from-scratch overwrite steps epochs");
     if ((o.logits || o.predictions) && !o.eval) usage_error("--%s is written by --eval: add it", o.logits ? "logits" : "predictions");
     fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
-    directory_recover(o.model);
     BertConfig file = bert_config_read(o.model, !(o.from_scratch || o.plan || o.resume));
     if (o.plan) {
         Tokens data;

@@ -470,13 +470,17 @@ static void send_ahead(Vit* v, Loader* loader) {
 static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_t step, int64_t total) {
     const VitOptions* o = &v->o;
     Shear* s = &v->method.shear;
-    StepResult r = {0, 0, learning_rate(&o->update, step, total), ""};
+    StepResult r = {0, 0, learning_rate(&o->update, step, total), 0, ""};
     int b = o->batch;
     Crop* crops = (Crop*)allocate((size_t)b, sizeof *crops);
     float* losses = (float*)allocate((size_t)b, sizeof *losses);
     method_begin_step(&v->method, step);
     s->storing = 1;
     for (s->micro = 0; s->micro < o->accumulate; s->micro++) {
+        if (s->micro && signal_seen()) {
+            r.unfinished = 1;
+            break;
+        }
         Batch batch = next_batch(v, loader);
         uint32_t epoch = (uint32_t)((step * o->accumulate + s->micro) / batches_per_epoch);
         for (int i = 0; i < b; i++) crops[i] = crop_random(v, epoch, batch.index[i]);
@@ -493,7 +497,7 @@ static StepResult vit_step(Vit* v, Loader* loader, int batches_per_epoch, int64_
         vit_backward(v, b);
     }
     s->storing = 0;
-    if (!*r.broke) {
+    if (!*r.broke && !r.unfinished) {
         method_measure(&v->method, step);
         r.norm = params_update(&v->method, &v->params, &o->update, step, r.rate, v->norm);
         if (!isfinite(r.norm)) name_broken_gradient(&v->method, &v->params, r.broke, sizeof r.broke);
@@ -761,11 +765,13 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     if (!total) usage_error("nothing to do: %d epochs of %d batches make no step of %d batches", o->epochs, batches, o->accumulate);
     if (o->budget) vit_fit_budget(o, &c, &data);
 
+    if (o->out) run_claim(o->out, o->model, o->resume != NULL, o->overwrite);
     Vit v = vit_planned(o, &c, &data, 1);
     char bytes[32];
     printf("%s, %s\nmodel: %s, %d layers, %d wide, %d px, %d classes\ndata: %s (%s), %d training and %d test images of %d x %d\narena: %s\n", device_name(), precision_name(o->precision),
            o->model, c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
            human_bytes(v.plan.bytes, bytes));
+    fflush(stdout);
     vit_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double accuracy = NAN, best = -1;
@@ -780,16 +786,12 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
     } else {
         vit_load(&v, file);
     }
-    if (o->out) directory_make(o->out);
-    else printf("nothing will be saved: no --out was given\n");
+    if (!o->out) printf("nothing will be saved: no --out was given\n");
 
     Log* log = log_open(o->out, step, total, o->log_every, o->overwrite || o->resume);
     if (o->out && !o->resume) {
-        remove(state);   // of an overwritten run: it does not belong to these options
+        run_clear(o->out);
         write_options(o->out, table);
-        char* path = format_string("%s/state", o->out);
-        directory_make(path);
-        free(path);
     }
     Loader* loader = loader_open(&data.train, data.channels, data.height, data.width, o->batch, 1, (uint64_t)o->method.seed, step * o->accumulate);
     int64_t begun = step;
@@ -807,6 +809,11 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
             }
             log_close(log);
             end_diverged(o->out, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
+        }
+        if (r.unfinished) {
+            if (!broken_parameter(&v.params)) vit_save_run(&v, step, best);
+            status = say_stopped(log, step, o->out);
+            break;
         }
         step++;
         samples += n;
@@ -838,9 +845,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
             saved = step;
         }
         if (stopped && !last) {
-            log_message(log, "signal %d: stopped after step %lld%s", stopped, (long long)step,
-                        o->out ? "; go on with --resume" : "; nothing was saved, for lack of --out");
-            status = 128 + stopped;
+            status = say_stopped(log, step, o->out);
             break;
         }
     }
@@ -867,11 +872,11 @@ int main(int argc, char** argv) {
         o.out = o.resume;
     }
     if (o.resume && (o.eval || o.predict)) usage_error("--resume goes on with training: to use what it made, give --model %s/model instead", o.resume);
+    if (o.eval || o.predict) refuse_given(table, o.eval ? "eval" : "predict", "out plan budget from-scratch overwrite steps epochs");
     if (o.logits && !o.eval) usage_error("--logits are written by --eval: add it");
     fill_preset_defaults(&o.method, &o.update);
     if (!o.model) usage_error("--model is missing: a directory with config.json and model.safetensors");
     device_threads(o.threads);
-    directory_recover(o.model);
     VitConfig file = vit_config_read(o.model, !(o.from_scratch || o.plan || o.resume));
     if (o.plan) {
         Images data = {0};

@@ -142,7 +142,7 @@ char* bert_tensors_read(const char* dir, const BertConfig* file, const BertConfi
     Safetensors s = safetensors_open(path);
     Naming naming = naming_of(&s);
     Slots l = bert_slots(file, t, naming);
-    int heads_differ = file->outputs != model->outputs;
+    int heads_differ = !hub_same_classes(file->class_name, file->outputs, model->class_name, model->outputs);
     for (int i = 0; i < l.count; i++) {
         Slot* slot = &l.slot[i];
         Tensor* x = slot_find(&s, slot, "BERT", file->layers);
@@ -152,7 +152,10 @@ char* bert_tensors_read(const char* dir, const BertConfig* file, const BertConfi
     Tensor* position_ids = safetensors_find(&s, numbers);
     if (position_ids) position_ids->used = 1;
     if (!file->pooler) lines_add(&lines, "%s: it has no pooler, the model starts one", path);
-    if (heads_differ && file->outputs)
+    if (heads_differ && file->outputs == model->outputs)
+        lines_add(&lines, "%s: its head is of %d other classes (the first is %s, here %s) and is left out, the model starts a new one", path, file->outputs,
+                  file->class_name[0], model->class_name[0]);
+    else if (heads_differ && file->outputs)
         lines_add(&lines, "%s: its head of %d outputs is left out, the model has %d and starts a new one", path, file->outputs, model->outputs);
     else if (heads_differ) lines_add(&lines, "%s: it has no head, the model starts one of %d outputs", path, model->outputs);
     hub_report_unused(&s, "BERT", inside, sizeof inside / sizeof *inside, &lines);

@@ -140,3 +140,9 @@ void hub_add_class_names(cJSON* config, char* const* names, int classes) {
         cJSON_AddNumberToObject(ids, name, i);
     }
 }
+
+int hub_same_classes(char* const* a, int n, char* const* b, int m) {
+    int same = n == m;
+    for (int i = 0; same && a && b && i < n; i++) same = !a[i] || !b[i] || !strcmp(a[i], b[i]);
+    return same;
+}

@@ -48,6 +48,8 @@ NORETURN void hub_no_weights(const char* dir, const char* weights);
 // names. And written, with label2id; names NULL: LABEL_0, ...
 char** hub_class_names(const char* path, const cJSON* labels, int classes);
 void hub_add_class_names(cJSON* config, char* const* names, int classes);
+// Whether these can be the same classes: as many, and where both have names the same in the same order. a [n] and b [m] may be NULL.
+int hub_same_classes(char* const* a, int n, char* const* b, int m);
 
 C_END
 

@@ -60,9 +60,9 @@ static char* range_reason(const Option* o, const char* text) {
     const char* number = o->kind == OPTION_FLOAT ? "number" : "whole number";
     int limited = o->least != o->most;
     if (limited && o->most < 1e18 && o->least > -1e18)
-        return format_string("takes a %s from %.10g to %.10g, not '%s'", number, o->least, o->most, text);
-    if (limited && o->least > -1e18) return format_string("takes a %s of at least %.10g, not '%s'", number, o->least, text);
-    if (limited && o->most < 1e18) return format_string("takes a %s of at most %.10g, not '%s'", number, o->most, text);
+        return format_string("takes a %s from %.16g to %.16g, not '%s'", number, o->least, o->most, text);
+    if (limited && o->least > -1e18) return format_string("takes a %s of at least %.16g, not '%s'", number, o->least, text);
+    if (limited && o->most < 1e18) return format_string("takes a %s of at most %.16g, not '%s'", number, o->most, text);
     return format_string("takes a %s, not '%s'", number, text);
 }
 
@@ -84,7 +84,8 @@ static char* option_set(Option* o, const char* text) {
     } else if (o->kind == OPTION_FLOAT) {
         double v = strtod(text, &end);
         int inside = o->least == o->most || (v >= o->least && v <= o->most);
-        if (end == text || *end || !isfinite(v) || !inside) return range_reason(o, text);
+        int vanished = errno == ERANGE && v == 0;
+        if (end == text || *end || !isfinite(v) || !inside || vanished) return range_reason(o, text);
         *(double*)o->value = v;
     } else {   // FLAG, INT, LONG
         long long v = strtoll(text, &end, 10);

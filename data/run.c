@@ -13,6 +13,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,34 +44,51 @@ static char* trimmed(const char* path) {
     return format_string("%.*s", (int)n, path);
 }
 
+// Where the file of that name is: behind a symbolic link, if it is one. Fresh.
+static char* target_of(const char* path) {
+    char* target = realpath(path, NULL);
+    return target ? target : format_string("%s", path);
+}
+
+// A terminal, a pipe, /dev/null: written to as it is, for there is nothing that a name could be given to afterwards.
+static int is_stream(const char* path) {
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+}
+
 FILE* file_create(const char* path) {
-    char* temporary = format_string("%s.tmp", path);
-    FILE* f = fopen(temporary, "w+b");
-    if (!f) trouble("%s: %s", temporary, strerror(errno));
+    char *target = target_of(path), *temporary = format_string("%s.tmp", target);
+    const char* name = is_stream(path) ? path : temporary;
+    FILE* f = fopen(name, is_stream(path) ? "wb" : "w+b");
+    if (!f) trouble("%s: %s", name, strerror(errno));
     free(temporary);
+    free(target);
     return f;
 }
 
 void file_finish(FILE* f, const char* path) {
-    char* temporary = format_string("%s.tmp", path);
+    char *target = target_of(path), *temporary = format_string("%s.tmp", target);
+    int stream = is_stream(path);
     errno = 0;
-    int failed = fflush(f) != 0 || ferror(f) || fsync(fileno(f)) != 0;
+    int failed = fflush(f) != 0 || ferror(f) || (!stream && fsync(fileno(f)) != 0);
     int cause = errno;
     failed |= fclose(f) != 0;
     if (failed) {
-        unlink(temporary);
+        if (!stream) unlink(temporary);
         trouble("%s: not written: %s", path, cause ? strerror(cause) : "an earlier write failed; is the disk full?");
     }
-    if (rename(temporary, path)) trouble("%s: %s", path, strerror(errno));
-    sync_parent(path);
+    if (!stream && rename(temporary, target)) trouble("%s: %s", path, strerror(errno));
+    if (!stream) sync_parent(target);
     free(temporary);
+    free(target);
 }
 
 void file_abandon(FILE* f, const char* path) {
-    char* temporary = format_string("%s.tmp", path);
+    char *target = target_of(path), *temporary = format_string("%s.tmp", target);
     fclose(f);
-    unlink(temporary);
+    if (!is_stream(path)) unlink(temporary);
     free(temporary);
+    free(target);
 }
 
 void directory_make(const char* path) {
@@ -88,10 +107,10 @@ void directory_make(const char* path) {
     free(part);
 }
 
-static int remove_entry(const char* path, const struct stat* s, int type, struct FTW* where) { return remove(path); }
+static int remove_entry(const char* path, const struct stat* s, int type, struct FTW* where) { return remove(path) && errno != ENOENT; }
 
 static void remove_tree(const char* path) {
-    if (exists(path) && nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS)) trouble("%s: cannot remove: %s", path, strerror(errno));
+    if (exists(path) && nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT) trouble("%s: cannot remove: %s", path, strerror(errno));
 }
 
 void directory_fresh(const char* path) {
@@ -101,7 +120,13 @@ void directory_fresh(const char* path) {
     free(name);
 }
 
-// The states that a crash can leave, in order of time (to, to.old):  (old, -)  (-, old)  (new, old)  (new, -).
+void directory_remove(const char* path) {
+    char* name = trimmed(path);
+    remove_tree(name);
+    free(name);
+}
+
+// The states that a crash can leave where names cannot be exchanged, in order of time (to, to.old):  (old, -)  (-, old)  (new, old)  (new, -).
 // The second goes back to the first, the third on to the fourth.
 void directory_recover(const char* to) {
     char* name = trimmed(to);
@@ -121,14 +146,67 @@ void directory_replace(const char* from, const char* to) {
     char* old = format_string("%s.old", name);
     char* inside = format_string("%s/.", new);
     sync_parent(inside);   // the new directory's own entries
-    if (exists(name) && rename(name, old)) trouble("%s: %s", name, strerror(errno));
-    if (rename(new, name)) trouble("%s: cannot become %s: %s", new, name, strerror(errno));
-    sync_parent(name);
-    remove_tree(old);
+    if (renameat2(AT_FDCWD, new, AT_FDCWD, name, RENAME_EXCHANGE) == 0) {   // whoever reads meanwhile finds the one or the other
+        sync_parent(name);
+        remove_tree(new);
+    } else {   // there is none yet, or the file system cannot
+        if (exists(name) && rename(name, old)) trouble("%s: %s", name, strerror(errno));
+        if (rename(new, name)) trouble("%s: cannot become %s: %s", new, name, strerror(errno));
+        sync_parent(name);
+        remove_tree(old);
+    }
     free(inside);
     free(old);
     free(name);
     free(new);
+}
+
+void directory_lock(const char* path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) trouble("%s: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) trouble("%s: another process is training in it", path);
+}
+
+// ---- a run's own directory ----
+
+static int same_place(const char* a, const char* b) {
+    char *x = realpath(a, NULL), *y = realpath(b, NULL);
+    int same = x && y && !strcmp(x, y);
+    free(x);
+    free(y);
+    return same;
+}
+
+static const char* const models[] = {"model", "model-best"};
+
+void run_claim(const char* out, const char* model, int resume, int overwrite) {
+    if (!*out) trouble("--out names no directory");
+    if (!resume) directory_make(out);
+    directory_lock(out);
+    if (resume) return;
+    char *log = format_string("%s/log.csv", out), *state = format_string("%s/state/state.safetensors", out);
+    if (!overwrite && exists(log))
+        trouble("%s: a run is already there; %sreplace it (--overwrite) or choose another directory", log, exists(state) ? "go on with it (--resume), " : "");
+    for (int i = 0; i < 2; i++) {
+        char* own = format_string("%s/%s", out, models[i]);
+        if (same_place(own, model)) trouble("%s: the run starts from this model and would replace it; choose another --out", own);
+        free(own);
+    }
+    free(log);
+    free(state);
+}
+
+void run_clear(const char* out) {
+    static const char* const ends[] = {"", ".tmp", ".old"};
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 3; k++) {
+            char* path = format_string("%s/%s%s", out, models[i], ends[k]);
+            directory_remove(path);
+            free(path);
+        }
+    char* state = format_string("%s/state", out);
+    directory_fresh(state);
+    free(state);
 }
 
 // ---- the log ----
@@ -209,10 +287,16 @@ static void write_line(Log* l, const LogLine* s) {
 }
 
 // "3:05" or "2:10:00".
-static void print_duration(double s) {
+static void duration(char* text, size_t size, double s) {
     long long t = (long long)(s + 0.5);
-    if (t >= 3600) printf("%lld:%02lld:%02lld", t / 3600, t / 60 % 60, t % 60);
-    else printf("%lld:%02lld", t / 60, t % 60);
+    if (t >= 3600) snprintf(text, size, "%lld:%02lld:%02lld", t / 3600, t / 60 % 60, t % 60);
+    else snprintf(text, size, "%lld:%02lld", t / 60, t % 60);
+}
+
+// Of the terminal; 80 where it does not say.
+static int columns(void) {
+    struct winsize w;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col : 80;
 }
 
 static void erase(Log* l) {
@@ -227,14 +311,13 @@ void log_step(Log* l, const LogLine* s) {
     if (!l->terminal && !evaluated && s->step % l->every && s->step != l->total) return;
     char memory[32];
     erase(l);
-    printf("step %lld/%lld  epoch %.2f  loss %.4f", (long long)s->step, (long long)l->total, s->epoch, s->loss);
-    if (!isnan(l->accuracy)) printf("  accuracy %.2f%%", 100 * l->accuracy);
-    printf("  %.4g/s  %s", s->samples_per_s, human_bytes(s->peak_bytes, memory));
+    char text[256], accuracy[32] = "", eta[32] = "";
     double per_step = (seconds() - l->start) / (double)(s->step > l->first ? s->step - l->first : 1);
-    if (s->step < l->total) {
-        printf("  ETA ");
-        print_duration(per_step * (double)(l->total - s->step));
-    }
+    if (!isnan(l->accuracy)) snprintf(accuracy, sizeof accuracy, "  accuracy %.2f%%", 100 * l->accuracy);
+    if (s->step < l->total) duration(eta, sizeof eta, per_step * (double)(l->total - s->step));
+    snprintf(text, sizeof text, "step %lld/%lld  epoch %.2f  loss %.4f%s  %.4g/s  %s%s%s", (long long)s->step, (long long)l->total, s->epoch, s->loss, accuracy,
+             s->samples_per_s, human_bytes(s->peak_bytes, memory), *eta ? "  ETA " : "", eta);
+    printf("%.*s", l->terminal && !evaluated ? columns() - 1 : (int)sizeof text, text);   // what wraps cannot be erased
     // An evaluation's line stays on the terminal, the others make way for the next.
     l->drawn = l->terminal && !evaluated;
     if (!l->drawn) printf("\n");
@@ -272,6 +355,8 @@ static void* await_signals(void* set) {
         if (sigwait(set, &number)) continue;
         if (seen) _exit(128 + number);
         seen = number;
+        static const char said[] = "\nstopping as soon as what is done can be saved; once more to end at once\n";
+        if (write(STDERR_FILENO, said, sizeof said - 1)) continue;
     }
     return NULL;
 }

@@ -36,7 +36,8 @@ void log_step(Log* l, const LogLine* line);
 void log_message(Log* l, const char* format, ...) __attribute__((format(printf, 2, 3)));
 void log_close(Log* l);
 
-// Files under a temporary name until file_finish (fsync, rename, fsync of the directory). A full disk or a missing permission is trouble.
+// Files under a temporary name until file_finish (fsync, rename, fsync of the directory). A symbolic link is followed; a terminal, a pipe or a
+// device is written to as it is. A full disk or a missing permission is trouble.
 FILE* file_create(const char* path);
 void file_finish(FILE* f, const char* path);
 void file_abandon(FILE* f, const char* path);   // instead of file_finish: nothing has happened
@@ -44,11 +45,22 @@ void file_abandon(FILE* f, const char* path);   // instead of file_finish: nothi
 void directory_make(const char* path);
 // An empty directory of that name, whatever was there before: where the next state is written before directory_replace.
 void directory_fresh(const char* path);
+// Removes it with all that is in it; nothing where there is none.
+void directory_remove(const char* path);
 // Swaps a completely written directory `from` into place as `to` (the old one, if any, is removed last): a crash leaves the old or the
-// new one under the name, never a mixture or a half.
+// new one under the name, never a mixture or a half. (Where the file system cannot exchange two names the old one is called to.old for a moment, and a
+// crash may leave it so.)
 void directory_replace(const char* from, const char* to);
-// Finishes or undoes a directory_replace that a crash interrupted; called before reading `to`.
+// Finishes or undoes a directory_replace that a crash interrupted. For whoever writes `to`: a directory to.old is taken for its own.
 void directory_recover(const char* to);
+// Keeps other processes that ask for it from the directory until this one ends; trouble when another has it.
+void directory_lock(const char* path);
+
+// A run's directory `out` before anything is loaded: made, unless the run is resumed, and kept from other processes. Trouble where a run is already
+// there, or where the run would replace the model it starts from.
+void run_claim(const char* out, const char* model, int resume, int overwrite);
+// What an earlier run left there, but for its log and options, is removed, and state/ is made: when nothing can go wrong any more.
+void run_clear(const char* out);
 
 // SIGINT and SIGTERM are noted; 0, or the signal that arrived. A second one ends the program at once. SIGXFSZ is ignored. To be called
 // before anything starts a thread: those started later leave the two signals alone, as they must (see run.c).

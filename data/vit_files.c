@@ -74,7 +74,7 @@ char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* 
     Safetensors s = safetensors_open(path);
     const char* prefix;
     int count, from = file->image_size / file->patch, to = model->image_size / model->patch;
-    int heads_differ = file->classes != model->classes;
+    int heads_differ = !hub_same_classes(file->class_name, file->classes, model->class_name, model->classes);
     VitNaming naming = vit_naming(&s, &prefix);
     Slot* slots = vit_slots(file, t, naming, prefix, &count);
 
@@ -90,7 +90,10 @@ char* vit_tensors_read(const char* dir, const VitConfig* file, const VitConfig* 
     }
     if (from != to)
         lines_add(&lines, "%s: position embedding resampled from %d x %d to %d x %d patches", path, from, from, to, to);
-    if (heads_differ && file->classes)
+    if (heads_differ && file->classes == model->classes)
+        lines_add(&lines, "%s: its head is of %d other classes (the first is %s, here %s) and is left out, the model starts a new one", path, file->classes,
+                  file->class_name[0], model->class_name[0]);
+    else if (heads_differ && file->classes)
         lines_add(&lines, "%s: its head of %d classes is left out, the model has %d and starts a new one", path, file->classes,
                  model->classes);
     else if (heads_differ) lines_add(&lines, "%s: it has no head, the model starts one of %d classes", path, model->classes);

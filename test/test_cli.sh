@@ -56,7 +56,7 @@ quietly $train_vit "${scratch[@]}" --steps 6 --method prebr++ --save-every 3 -o 
 whole=$run/model
 [ -s "$whole/model.safetensors" ] && [ -s "$whole/config.json" ] && [ -s "$run/state/state.safetensors" ] || fail "the run has not left its files"
 
-refuses 1 "log.csv: a run is already there; resume it, overwrite it or choose another directory" $train_vit "${scratch[@]}" -o "$run"
+refuses 1 "log.csv: a run is already there; go on with it (--resume), replace it (--overwrite) or choose another directory" $train_vit "${scratch[@]}" -o "$run"
 refuses 1 "$tmp/nothing/options.txt: No such file or directory; a run that can go on" $train_vit --resume "$tmp/nothing"
 refuses 1 "--lr is 0.5 here, 0.0001 in that run; --keep is 0.25 here, 0.5 in that run" $train_vit --resume "$run" --keep 0.25 --lr 0.5
 refuses 1 "--budget is 8M here, (not set) in that run" $train_vit --resume "$run" --budget 8M
@@ -175,7 +175,7 @@ $train_vit "${scratch[@]}" --method prebr++ --steps 1000000 --save-every 1000000
 until_step 10
 kill -INT $!
 wait $!
-[ $? = 130 ] && grep -q "signal 2: stopped after step [0-9]*; go on with --resume" "$tmp/out" && ! [ -s "$tmp/err" ] || fail "SIGINT: $(tail -n 3 "$tmp/out" "$tmp/err")"
+[ $? = 130 ] && grep -q "signal 2: stopped after step [0-9]*; go on with --resume" "$tmp/out" && grep -q "^stopping as soon as" "$tmp/err" || fail "SIGINT: $(tail -n 3 "$tmp/out" "$tmp/err")"
 first=$(steps_saved "$state")
 [ "$first" -ge 10 ] || fail "after SIGINT the state has $first steps"
 cp "$state" "$tmp/before"

@@ -131,6 +131,44 @@ static void test_files(void) {
     CHECK(is_there(at("x/y/z")), "mkdir -p");
 }
 
+static void lock_again(const void* unused) { directory_lock(at("mine")); }
+static void claim_again(const void* unused) { run_claim(at("mine"), at("elsewhere"), 0, 0); }
+static void claim_own_model(const void* unused) { run_claim(at("other"), at("other/../other/model/"), 0, 1); }
+
+// What a name stands for is kept: a link stays a link, a device a device. And what a run may do with its directory.
+static void test_places(void) {
+    put(at("real"), "old");
+    if (symlink("real", at("link")) || symlink("/dev/null", at("device"))) exit(1);
+    const char* names[] = {"link", "device"};
+    for (int i = 0; i < 2; i++) {
+        FILE* f = file_create(at(names[i]));
+        fputs("new", f);
+        file_finish(f, at(names[i]));
+        f = file_create(at(names[i]));
+        fputs("abandoned", f);
+        file_abandon(f, at(names[i]));
+    }
+    struct stat s;
+    CHECK(!strcmp(contents(at("real")), "new") && !is_there(at("real.tmp")), "behind a link: %s", contents(at("real")));
+    CHECK(!lstat(at("link"), &s) && S_ISLNK(s.st_mode) && !lstat(at("device"), &s) && S_ISLNK(s.st_mode) && !is_there(at("device.tmp")), "a link was replaced");
+
+    run_claim(at("mine"), at("elsewhere"), 0, 0);
+    test_dies(lock_again, NULL, "mine: another process is training in it", 1);
+    directory_make(at("other/model"));
+    test_dies(claim_own_model, NULL, "other/model: the run starts from this model", 1);
+    put(at("mine/log.csv"), "");
+    test_dies(claim_again, NULL, "mine: another process", 1);
+    directory_make(at("mine/model-best"));
+    directory_make(at("mine/model.old/deep"));
+    directory_make(at("mine/state"));
+    put(at("mine/state/state.safetensors"), "x");
+    put(at("mine/options.txt"), "x");
+    run_clear(at("mine"));
+    CHECK(!is_there(at("mine/model-best")) && !is_there(at("mine/model.old")) && !is_there(at("mine/state/state.safetensors")), "remains of an earlier run");
+    CHECK(is_there(at("mine/state")) && is_there(at("mine/log.csv")) && is_there(at("mine/options.txt")), "too much was removed");
+    directory_remove(at("mine/none"));
+}
+
 static void test_directories(void) {
     for (int crash = 0; crash <= 5; crash++) {   // 0: none; else the state the crash left
         directory_fresh(at("state.tmp/"));
@@ -205,6 +243,7 @@ int main(void) {
     if (!mkdtemp(base)) exit(1);
     test_log();
     test_files();
+    test_places();
     test_directories();
     test_signals();
     test_sizes();
