@@ -69,8 +69,8 @@ static void bert_options(Option* table, BertOptions* o) {
     UpdateOptions* u = &o->update;
     Option rows[] = {
         {OPTION_GROUP, "What to do", 0, NULL, NULL, NULL, 0, 0, 0, 0},
-        {OPTION_TEXT, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors of a Hugging Face BERT", 0, 0, 1, 0},
-        {OPTION_TEXT, "data", 'd', &o->data, "FILE", "token file, made from text by scripts/tokenize_glue.py", 0, 0, 1, 0},
+        {OPTION_TEXT, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors of a Hugging Face BERT", 0, 0, OPTION_PATH, 0},
+        {OPTION_TEXT, "data", 'd', &o->data, "FILE", "token file, made from text by scripts/tokenize_glue.py", 0, 0, OPTION_PATH, 0},
         {OPTION_TEXT, "out", 'o', &o->out, "DIR", "run directory: log.csv, model/, state/ (without it nothing is written)", 0, 0, 0, 0},
         {OPTION_TEXT, "resume", 0, &o->resume, "DIR", "go on with the run in DIR, bit for bit as if it had never stopped", 0, 0, 0, 0},
         {OPTION_FLAG, "eval", 0, &o->eval, NULL, "only evaluate the model", 0, 0, 0, 0},

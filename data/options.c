@@ -120,6 +120,12 @@ static char* option_text(const Option* o) {
     }
 }
 
+// A path from the root on where it leads somewhere, else as it is. Fresh; NULL for NULL.
+static char* full_path(const char* path) {
+    char* full = path ? realpath(path, NULL) : NULL;
+    return full || !path ? full : format_string("%s", path);
+}
+
 // ---- --help ----
 
 static char* left_column(const Option* o) {
@@ -286,7 +292,7 @@ static int plain(const char* text) {
 void options_write(const Option* table, FILE* f) {
     for (const Option* o = table; o->kind != OPTION_END; o++) {
         if (!has_value(o)) continue;
-        char* text = option_text(o);
+        char* text = o->meaning == OPTION_PATH ? full_path(*(const char**)o->value) : option_text(o);
         if (!text) fprintf(f, "%s =\n", o->name);
         else if (plain(text)) fprintf(f, "%s = %s\n", o->name, text);
         else {
@@ -326,7 +332,8 @@ static int same_value(Option* o, const char* text, const char* path) {
     copy.value = &other;
     char* reason = option_set(&copy, text);
     if (reason) trouble("%s: %s %s", path, o->name, reason);
-    char *ours = option_text(o), *theirs = option_text(&copy);
+    int path_like = o->meaning == OPTION_PATH;
+    char *ours = path_like ? full_path(*(const char**)o->value) : option_text(o), *theirs = path_like ? full_path(text) : option_text(&copy);
     int same = ours && strcmp(ours, theirs) == 0;
     free(ours);
     free(theirs);

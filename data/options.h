@@ -14,6 +14,8 @@ typedef enum {
     OPTION_END
 } OptionKind;
 
+enum { OPTION_PATH = 2 };
+
 typedef struct {
     OptionKind kind;
     const char* name;       // long name without dashes; a GROUP's title
@@ -22,7 +24,8 @@ typedef struct {
     const char* argument;   // what --help calls the argument; CHOICE: "bandit|uniform|norm"
     const char* help;       // one line
     double least, most;     // numbers outside are a usage error; both 0: any number
-    int meaning;            // 1: changing it changes what is computed (compared by --resume); 0: it does not
+    int meaning;            // 1: changing it changes what is computed (compared by --resume); 0: it does not; OPTION_PATH: a TEXT that is the path of what is
+                            // computed with: recorded in full, so that a run can go on from elsewhere, and compared by where it leads
     int given;              // set by options_parse
 } Option;
 

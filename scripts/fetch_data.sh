@@ -10,8 +10,10 @@
 set -eu
 what=${1:-}
 dir=${2:-data-sets}
+need() { command -v "$1" >/dev/null || { echo "fetch_data.sh: needs $1: apt-get install $1" >&2; exit 1; }; }
 fetch() { mkdir -p "$(dirname "$2")"; [ -e "$2" ] || { echo "fetching $1"; curl -fL --retry 3 -o "$2.part" "$1" && mv "$2.part" "$2"; }; }
 hub() { for f in config.json model.safetensors; do fetch "https://huggingface.co/$1/resolve/main/$f" "$2/$f"; done; }
+[ -z "$what" ] || need curl
 case $what in
     cifar-10) fetch https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz "$dir/cifar-10-binary.tar.gz" && tar -xzf "$dir/cifar-10-binary.tar.gz" -C "$dir" ;;
     cifar-100) fetch https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz "$dir/cifar-100-binary.tar.gz" && tar -xzf "$dir/cifar-100-binary.tar.gz" -C "$dir" ;;
@@ -26,6 +28,6 @@ case $what in
         for f in vocab.txt tokenizer_config.json; do
             fetch "https://huggingface.co/google-bert/bert-base-uncased/resolve/main/$f" "$dir/bert-base-uncased/$f"
         done ;;
-    rte) fetch https://dl.fbaipublicfiles.com/glue/data/RTE.zip "$dir/RTE.zip" && unzip -qo "$dir/RTE.zip" -d "$dir" ;;
+    rte) need unzip && fetch https://dl.fbaipublicfiles.com/glue/data/RTE.zip "$dir/RTE.zip" && unzip -qo "$dir/RTE.zip" -d "$dir" ;;
     *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -57,6 +57,10 @@ quietly run --steps 2 -o "$tmp/read" --overwrite --eval-every -1
 refuses 1 "model: the run starts from this model and would replace it" $train_bert -m "$tmp/read/model" -d "$tmp/own.tok" -o "$tmp/read" --overwrite
 refuses 2 "out has no meaning with --eval" $train_bert -m "$tmp/read/model" -d "$tmp/own.tok" --eval -o "$tmp/read"
 
+# A run that was started with relative paths goes on from anywhere.
+program=$(realpath "$train_bert")
+(cd "$tmp" && quietly "$program" -m bert -d own.tok --from-scratch -b 4 --steps 3 -o near) && (cd / && quietly "$program" --resume "$tmp/near") || fail "a resume from elsewhere"
+
 quietly run -o "$tmp/kept" --method backrazor
 for recompute in attention block; do
     quietly run -o "$tmp/$recompute" --method backrazor --recompute $recompute

@@ -174,6 +174,33 @@ static void test_resume(void) {
     test_dies(resume, "", "No such file", 1);
 }
 
+// A path is recorded in full, and is the same by whatever way one comes there.
+static const char* where;
+static Option* places(void) {
+    static Option table[] = {{OPTION_TEXT, "where", 0, &where, "DIR", "", 0, 0, OPTION_PATH, 0}, {OPTION_END, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}};
+    return table;
+}
+static void resume_places(const void* line) {
+    Option* table = places();
+    char* argv[] = {"program", "--where", (char*)line};
+    options_parse(table, 3, argv, "program", "1");
+    options_resume(table, path);
+}
+static void test_paths(void) {
+    where = "/usr/../usr/./bin/..";
+    FILE* f = fopen(path, "w");
+    options_write(places(), f);
+    fclose(f);
+    char text[64] = "";
+    f = fopen(path, "r");
+    CHECK(fread(text, 1, sizeof text - 1, f) > 0 && !strcmp(text, "where = /usr\n"), "%s", text);
+    fclose(f);
+    resume_places("/usr/bin/../");
+    test_dies(resume_places, "/usr/bin", "--where is /usr/bin here, /usr in that run", 1);
+    test_dies(resume_places, "/nowhere", "--where is /nowhere here, /usr in that run", 1);
+    unlink(path);
+}
+
 int main(void) {
     test_forms();
     test_errors();
@@ -181,5 +208,6 @@ int main(void) {
     test_dies(ambiguous, "--ev", "--ev may be --evaluate or --even", 2);
     test_help();
     test_resume();
+    test_paths();
     TEST_END();
 }
