@@ -514,6 +514,7 @@ typedef struct {
     int linears, groups;
     Group group[4];
     int batch, tokens;       // tokens of a sample at most, as planned; shear.tokens may be less from batch to batch
+    int64_t data_hash;       // of what the run learns from, which must not change before it is resumed
 } Method;
 
 static const char* group_pool_name(int group) {
@@ -1140,9 +1141,11 @@ static void state_save(Method* m, Params* params, const char* path, int64_t step
     SafetensorsWriter* w = safetensors_create(path);
     safetensors_declare(w, "step", DTYPE_I64, 1, &one);
     safetensors_declare(w, "best", DTYPE_F64, 1, &one);
+    safetensors_declare(w, "data", DTYPE_I64, 1, &one);
     for (int i = 0; i < count; i++) safetensors_declare(w, e[i].name, e[i].dtype, 1, &e[i].n);
     safetensors_write(w, &step, sizeof step);
     safetensors_write(w, &best, sizeof best);
+    safetensors_write(w, &m->data_hash, sizeof m->data_hash);
     for (int i = 0; i < count; i++) {
         size_t bytes = (size_t)e[i].n * dtype_bytes(e[i].dtype), floats = bytes / sizeof(float);
         float* view = host_view_open((float*)e[i].device, floats);
@@ -1160,6 +1163,9 @@ static void state_load(Method* m, Params* params, const char* path, int64_t* ste
     Safetensors s = safetensors_open(path);
     safetensors_copy_raw(&s, "step", DTYPE_I64, 1, step);
     safetensors_copy_raw(&s, "best", DTYPE_F64, 1, best);
+    int64_t data_hash;
+    safetensors_copy_raw(&s, "data", DTYPE_I64, 1, &data_hash);
+    if (data_hash != m->data_hash) trouble("%s: the run learned from other data than there is now under that name; bring it back, or start anew with --overwrite", path);
     for (int i = 0; i < count; i++) {
         size_t floats = (size_t)e[i].n * dtype_bytes(e[i].dtype) / sizeof(float);
         float* view = host_view_open((float*)e[i].device, floats);

@@ -815,6 +815,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     if (access(vocabulary, F_OK)) printf("%s: there is none, so only the size of the data's vocabulary could be compared with the model's\n", vocabulary);
     free(vocabulary);
     fflush(stdout);
+    v.method.data_hash = (int64_t)hash_bytes(HASH_START, data.map, data.bytes);
     bert_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double score = NAN, best = -INFINITY;

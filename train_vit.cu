@@ -772,6 +772,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
            o->model, c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
            human_bytes(v.plan.bytes, bytes));
     fflush(stdout);
+    v.method.data_hash = (int64_t)images_hash(&data);
     vit_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double accuracy = NAN, best = -1;

@@ -1,5 +1,6 @@
 // Finding out what a path is, and what all formats have in common: growing splits, names, choosing classes, closing.
 #include "images_formats.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -183,6 +184,18 @@ Images images_open(const char* path, const char* keep_classes) {
 static void split_free(Split* s) {
     free((void*)s->image);
     free((void*)s->label);
+}
+
+uint64_t images_hash(const Images* d) {
+    const Split* split[2] = {&d->train, &d->test};
+    int sizes[6] = {d->channels, d->height, d->width, d->classes, d->train.count, d->test.count};
+    size_t bytes = (size_t)d->channels * (size_t)d->height * (size_t)d->width, some = bytes < 64 ? bytes : 64;
+    uint64_t hash = hash_bytes(HASH_START, sizes, sizeof sizes);
+    for (int k = 0; k < 2; k++) {
+        hash = hash_bytes(hash, split[k]->label, (size_t)split[k]->count * sizeof *split[k]->label);
+        for (int i = 0; i < split[k]->count; i++) hash = hash_bytes(hash, split[k]->image[i], some);
+    }
+    return hash;
 }
 
 void images_close(Images* d) {

@@ -31,6 +31,8 @@ typedef struct {
 // keep_classes: NULL for all, or a list such as "0-4,7": only those classes stay, renumbered in that order.
 Images images_open(const char* path, const char* keep_classes);
 void images_close(Images* d);
+// A number that says whether images are still the same: of sizes, classes, labels and the first bytes of every image.
+uint64_t images_hash(const Images* d);
 
 // Image pack, little-endian:
 //   "prebrimg" (8 bytes), u32 version 1, u32 channels, u32 height, u32 width, u32 classes, u32 train count, u32 test count,

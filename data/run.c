@@ -376,6 +376,12 @@ void signals_watch(void) {
 
 int signal_seen(void) { return seen; }
 
+uint64_t hash_bytes(uint64_t hash, const void* bytes, size_t n) {
+    const unsigned char* p = bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
+    return hash;
+}
+
 size_t process_peak_bytes(void) {
     FILE* f = fopen("/proc/self/status", "r");
     char line[256];

@@ -67,6 +67,10 @@ void run_clear(const char* out);
 void signals_watch(void);
 int signal_seen(void);
 
+// FNV-1a of n bytes, going on from `hash` (HASH_START for the first): whether data is still what it was.
+#define HASH_START 0xcbf29ce484222325u
+uint64_t hash_bytes(uint64_t hash, const void* bytes, size_t n);
+
 // Bytes this process holds at most so far (VmHWM), and a size for people: "1.37 GiB".
 size_t process_peak_bytes(void);
 const char* human_bytes(size_t bytes, char buffer[32]);

@@ -1,6 +1,7 @@
 // Token files. Nothing in them is trusted: all is checked once, in tokens_parse, before anybody uses a number of the file.
 #define _GNU_SOURCE
 #include "tokens.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -177,7 +178,7 @@ void tokens_close(Tokens* t) {
 }
 
 uint64_t vocabulary_hash(const char* path, int* tokens) {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = HASH_START;
     FILE* f = fopen(path, "rbe");
     char* line = NULL;
     size_t room = 0;
@@ -186,7 +187,7 @@ uint64_t vocabulary_hash(const char* path, int* tokens) {
     for (ssize_t n; (n = getline(&line, &room, f)) > 0; ++*tokens) {
         if (line[n - 1] == '\n') n--;
         if (n && line[n - 1] == '\r') n--;
-        for (ssize_t i = 0; i <= n; i++) hash = (hash ^ (i < n ? (uint8_t)line[i] : '\n')) * 0x100000001b3u;
+        hash = hash_bytes(hash_bytes(hash, line, (size_t)n), "\n", 1);
     }
     free(line);
     fclose(f);

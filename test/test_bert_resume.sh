@@ -57,6 +57,13 @@ quietly run --steps 2 -o "$tmp/read" --overwrite --eval-every -1
 refuses 1 "model: the run starts from this model and would replace it" $train_bert -m "$tmp/read/model" -d "$tmp/own.tok" -o "$tmp/read" --overwrite
 refuses 2 "out has no meaning with --eval" $train_bert -m "$tmp/read/model" -d "$tmp/own.tok" --eval -o "$tmp/read"
 
+# Other data under the same name is noticed.
+quietly "$python" scripts/tokenize_glue.py --train "$tmp/train.tsv" --dev "$tmp/dev.tsv" --text-a a --text-b b --label label -m "$tmp/bert" --max-length 8 -o "$tmp/other.tok"
+cp "$tmp/own.tok" "$tmp/kept.tok"
+mv "$tmp/other.tok" "$tmp/own.tok"
+refuses 1 "the run learned from other data" $train_bert --resume "$tmp/read"
+mv "$tmp/kept.tok" "$tmp/own.tok"
+
 # A run that was started with relative paths goes on from anywhere.
 program=$(realpath "$train_bert")
 (cd "$tmp" && quietly "$program" -m bert -d own.tok --from-scratch -b 4 --steps 3 -o near) && (cd / && quietly "$program" --resume "$tmp/near") || fail "a resume from elsewhere"
