@@ -1,6 +1,6 @@
 // Arbitrary bytes as a token file: refused with a reason, or every number in it is safe to use.
 //
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. test/fuzz/fuzz_tokens.c data/tokens.c data/trouble.c -lm
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. test/fuzz/fuzz_tokens.c data/tokens.c data/run.c data/trouble.c -lm -lpthread
 //   ./a.out -max_len=512 -runs=1000000
 #include <stdlib.h>
 #include <string.h>
