@@ -23,8 +23,8 @@ sweep.PRESETS = {
     **{f"{m} {k}": ["--method", m, "--keep", k, *LEAN] for m in ("prebr", "prebr++") for k in ("0.5", "0.2", "0.1")},
 }
 SEARCHED = {"full": "full", "bitfit": "bitfit", "backrazor": "backrazor 0.8", "prebr": "prebr 0.2", "prebr++": "prebr++ 0.2"}   # kind: who stands for it
-POLICIES = ("uniform", "norm")        # beside the bandit, at these:
-COMPARED = ("prebr++ 0.2", "prebr 0.2", "prebr++ 0.5", "prebr 0.5", "prebr++ 0.1", "prebr 0.1")
+POLICIES = ("uniform", "norm")        # beside the bandit, at these (prebr 0.1 draws as many matrices as prebr 0.2 where there are six layers):
+COMPARED = ("prebr++ 0.2", "prebr 0.2", "prebr++ 0.5", "prebr 0.5", "prebr++ 0.1")
 sweep.common = lambda o: ["-b", "8", "--epochs", str(o.epochs), "--warmup", "50", "--schedule", "linear", "--group-by-length"]
 
 
