@@ -25,7 +25,7 @@ const char* device_name(void) {
 }
 
 int device_threads(int n) {
-    int most = 4 * omp_get_num_procs();   // beyond that threads only wait for one another
+    int processors = omp_get_num_procs(), most = processors > 4 ? 4 * processors : 16;   // beyond that threads only wait for one another
     if (n >= 1) omp_set_num_threads(n < most ? n : most);
     return omp_get_max_threads();
 }

@@ -38,7 +38,7 @@ void device_prepare(char** argv);
 // "cpu, 2 threads, oneDNN 2.6.3" or the like; for the first line of a run.
 const char* device_name(void);
 
-// n >= 1 sets the number of compute threads (four for each processor at most), 0 leaves the machine's own number; returns the number in use.
+// n >= 1 sets the number of compute threads (16 at most, or four for each processor where that is more), 0 leaves the machine's own number; returns the number in use.
 int device_threads(int n);
 
 // bytes of zeroed memory aligned to 64, or NULL when there is not that much.
