@@ -26,17 +26,23 @@ void token_embed_forward(floatx* y, const float* word, const float* position, co
 
 enum { NARROW = 128 };
 
-// A block for each token; those whose word came before have nothing to do.
+// A block for each token; those whose word came before have nothing to do. The others look for it in the tokens that follow, a chunk at a time, and
+// add up what they find in order.
 static __global__ void add_words(float* dword, const floatx* dy, const int* ids, int tokens, int c) {
-    __shared__ int room[NARROW / WARP];
-    int i = blockIdx.x, id = ids[i], earlier = 0;
+    __shared__ int room[NARROW / WARP], same[NARROW];
+    int i = blockIdx.x, id = ids[i], earlier = 0, found;
     for (int j = threadIdx.x; j < i; j += NARROW) earlier |= ids[j] == id;
     if (block_sum(earlier, room)) return;
-    for (int k = threadIdx.x; k < c; k += NARROW) {
-        float sum = dword[(size_t)id * c + k];
-        for (int j = i; j < tokens; j++)
-            if (ids[j] == id) sum += (float)dy[(size_t)j * c + k];
-        dword[(size_t)id * c + k] = sum;
+    for (int start = i; start < tokens; start += NARROW) {
+        int j = start + threadIdx.x, match = j < tokens && ids[j] == id, before = block_before(match, &found, room);
+        if (match) same[before] = j;
+        __syncthreads();
+        for (int k = threadIdx.x; found && k < c; k += NARROW) {
+            float sum = dword[(size_t)id * c + k];
+            for (int m = 0; m < found; m++) sum += (float)dy[(size_t)same[m] * c + k];
+            dword[(size_t)id * c + k] = sum;
+        }
+        __syncthreads();
     }
 }
 
