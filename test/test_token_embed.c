@@ -83,6 +83,7 @@ int main(void) {
     test_shape(3, 7, 65, 11, 9, 2, 0);
     test_shape(2, 13, 130, 101, 13, 3, 1);
     test_shape(4, 5, 64, 3, 40, 2, 0);
+    test_shape(9, 31, 20, 5, 31, 2, 0);   // words in several chunks of tokens
     test_order();
     TEST_END();
 }
