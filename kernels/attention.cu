@@ -398,9 +398,9 @@ template <int D> struct Sized {
 #define FOR_HEAD_SIZE(d, call) \
     do { \
         UP_TO_128(d, call) \
-        else if ((d) <= 256) { enum { D = 256 }; call; } \
+        else if ((d) <= 256 && device_capability() >= 80) { enum { D = 256 }; call; } \
         else { \
-            fprintf(stderr, "attention: heads of %d elements, at most 256 are possible on a GPU\n", d); \
+            fprintf(stderr, "attention: heads of %d elements, at most %d are possible on this GPU\n", d, device_capability() >= 80 ? 256 : 128); \
             exit(1); \
         } \
     } while (0)

@@ -49,15 +49,24 @@ void tokens_forward(floatx* tokens, const floatx* embedded, const float* cls, co
     else LAUNCH(embed_tokens<1>, blocks_for(all, BLOCK), BLOCK, 0, tokens, embedded, cls, position, n, prefix, c, all);
 }
 
+enum { AHEAD = 8 };
+
 // A thread takes a pack of a token's place in the sequence, over the whole batch.
 template <int N> __global__ void embed_tokens_backward(floatx* dembedded, float* dcls, float* dposition, const floatx* dtokens, float beta, int b, int n, int prefix, int c) {
     int i = blockIdx.x * blockDim.x + threadIdx.x, t = prefix + n, token = i / (c / N), column = i % (c / N) * N;
     if (token >= t) return;
     float sum[N] = {0};
-    for (int s = 0; s < b; s++) {
-        Pack<floatx, N> v = load<N>(dtokens + ((size_t)s * t + token) * c + column);
-        for (int k = 0; k < N; k++) sum[k] += (float)v.v[k];
-        if (token >= prefix) store<N>(dembedded + ((size_t)s * n + token - prefix) * c + column, v);
+    for (int s0 = 0; s0 < b; s0 += AHEAD) {   // so many loads are under way at once
+        Pack<floatx, N> v[AHEAD];
+#pragma unroll
+        for (int q = 0; q < AHEAD; q++)
+            if (s0 + q < b) v[q] = load<N>(dtokens + ((size_t)(s0 + q) * t + token) * c + column);
+#pragma unroll
+        for (int q = 0; q < AHEAD; q++) {
+            if (s0 + q >= b) break;
+            for (int k = 0; k < N; k++) sum[k] += (float)v[q].v[k];
+            if (token >= prefix) store<N>(dembedded + ((size_t)(s0 + q) * n + token - prefix) * c + column, v[q]);
+        }
     }
     float* place = dposition ? dposition + (size_t)token * c + column : NULL;
     for (int k = 0; k < N && place; k++) place[k] = beta == 0 ? sum[k] : beta * place[k] + sum[k];

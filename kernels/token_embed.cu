@@ -55,7 +55,7 @@ static __global__ void add_positions(float* dposition, const floatx* dy, int b, 
     dposition[(size_t)place * c + k] = sum;
 }
 
-enum { WARPS = BLOCK / WARP };
+enum { WARPS = BLOCK / WARP, AHEAD = 16 };
 
 // Few rows, each the sum of very many, so in double: a warp's lanes take neighbouring columns, a block's warps every eighth token. Grid: columns
 // x kinds.
@@ -63,8 +63,19 @@ static __global__ void add_types(float* dtype, const floatx* dy, const int* type
     __shared__ double sums[WARPS][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, k = blockIdx.x * WARP + lane, kind = blockIdx.y;
     double sum = 0;
-    for (int i = warp; k < c && i < tokens; i += WARPS)
-        if (types[i] == kind) sum += (double)(float)dy[(size_t)i * c + k];
+    for (int start = warp; k < c && start < tokens; start += AHEAD * WARPS) {   // so many loads are under way at once
+        float v[AHEAD];
+        int is[AHEAD];
+#pragma unroll
+        for (int q = 0; q < AHEAD; q++) {
+            int i = start + q * WARPS;
+            is[q] = i < tokens ? types[i] : -1;
+            v[q] = i < tokens ? (float)dy[(size_t)i * c + k] : 0;
+        }
+#pragma unroll
+        for (int q = 0; q < AHEAD; q++)
+            if (is[q] == kind) sum += (double)v[q];
+    }
     sums[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || k >= c) return;

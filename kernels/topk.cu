@@ -4,7 +4,7 @@
 
 #include "cuda.cuh"
 
-enum { MOST_WARPS = 32 };
+enum { MOST_WARPS = 32, AHEAD = 8 };   // loads of a thread under way at once: a sample has one block, so that little else hides their time
 
 // Threads for a sample: many for a long one, whose block is nearly alone on its multiprocessor.
 static unsigned threads_for(int n) { return n > 4096 ? 1024 : n > 512 ? 256 : 64; }
@@ -48,9 +48,16 @@ __device__ unsigned next_digit(const floatx* x, int n, unsigned prefix, int shif
     __shared__ int count[DIGITS], room[MOST_WARPS], found[2];
     for (int i = threadIdx.x; i < DIGITS; i += blockDim.x) count[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        unsigned v = magnitude(x[i]);
-        if (v >> (shift + bits) == prefix) atomicAdd(&count[v >> shift & ((1u << bits) - 1)], 1);
+    for (int start = threadIdx.x; start < n; start += AHEAD * blockDim.x) {
+        unsigned v[AHEAD];
+#pragma unroll
+        for (int w = 0; w < AHEAD; w++) {
+            int i = start + w * blockDim.x;
+            v[w] = i < n ? magnitude(x[i]) : ~0u;   // begins with no prefix
+        }
+#pragma unroll
+        for (int w = 0; w < AHEAD; w++)
+            if (v[w] >> (shift + bits) == prefix) atomicAdd(&count[v[w] >> shift & ((1u << bits) - 1)], 1);
     }
     __syncthreads();
     return digit_at(count, m, room, found);
@@ -76,7 +83,16 @@ enum { WORDS = 4 };   // of the mask, for a warp at a time
 // Larger elements of the whole sample, every thread's.
 __device__ int count_larger(const floatx* x, unsigned threshold, int n, int* room) {
     int larger = 0;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) larger += magnitude(x[i]) > threshold;
+    for (int start = threadIdx.x; start < n; start += AHEAD * blockDim.x) {
+        unsigned v[AHEAD];
+#pragma unroll
+        for (int w = 0; w < AHEAD; w++) {
+            int i = start + w * blockDim.x;
+            v[w] = i < n ? magnitude(x[i]) : 0;
+        }
+#pragma unroll
+        for (int w = 0; w < AHEAD; w++) larger += v[w] > threshold;
+    }
     return block_sum(larger, room);
 }
 
@@ -138,10 +154,20 @@ static __global__ void spread(floatx* x, const floatx* values, const unsigned* m
         int mine = start + threadIdx.x, chunk;
         unsigned word = mine < words ? mask[sample * words + mine] : 0;
         int before = done + block_before(__popc(word), &chunk, room);
-        for (int w = 0; w < WARP; w++) {
-            unsigned bits = __shfl_sync(ALL_LANES, word, w);
-            int at = __shfl_sync(ALL_LANES, before, w) + __popc(bits & ((1u << lane) - 1)), i = (start + warp * WARP + w) * 32 + lane;
-            if (i < n) x[sample * n + i] = bits >> lane & 1 ? values[sample * capacity + at] : (floatx)0.0f;
+        for (int w0 = 0; w0 < WARP; w0 += AHEAD) {
+            floatx v[AHEAD];
+#pragma unroll
+            for (int w = 0; w < AHEAD; w++) {
+                unsigned bits = __shfl_sync(ALL_LANES, word, w0 + w);
+                int at = __shfl_sync(ALL_LANES, before, w0 + w) + __popc(bits & ((1u << lane) - 1));
+                v[w] = (floatx)0.0f;
+                if (bits >> lane & 1) v[w] = values[sample * capacity + at];
+            }
+#pragma unroll
+            for (int w = 0; w < AHEAD; w++) {
+                int i = (start + warp * WARP + w0 + w) * 32 + lane;
+                if (i < n) x[sample * n + i] = v[w];
+            }
         }
         done += chunk;
     }
