@@ -411,11 +411,15 @@ static const floatx* sheared_input(const Shear* s, Linear* l, Input in, floatx* 
         input_columns(l, work, in, s->o.column_block, t);
         return work;
     }
-    const floatx* x = l->at_hand ? input_whole(l, in, t) : NULL;
-    timer_start(TIME_SHEAR);
-    if (x) topk_threshold(s->threshold, x, s->o.prune, b, n);
-    if (x) topk_prune(work, x, s->threshold, capacity, b, n);
-    else topk_unpack(work, l->kept, l->mask, capacity, b, n);
+    if (l->at_hand) {
+        const floatx* x = input_whole(l, in, t);
+        timer_start(TIME_SHEAR);
+        topk_threshold(s->threshold, x, s->o.prune, b, n);
+        topk_prune(work, x, s->threshold, capacity, b, n);
+    } else {
+        timer_start(TIME_SHEAR);
+        topk_unpack(work, l->kept, l->mask, capacity, b, n);
+    }
     return work;
 }
 

@@ -69,8 +69,8 @@ static void bert_options(Option* table, BertOptions* o) {
     UpdateOptions* u = &o->update;
     Option rows[] = {
         {OPTION_GROUP, "What to do", 0, NULL, NULL, NULL, 0, 0, 0, 0},
-        {OPTION_TEXT, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors of a Hugging Face BERT", 0, 0, OPTION_PATH, 0},
-        {OPTION_TEXT, "data", 'd', &o->data, "FILE", "token file, made from text by scripts/tokenize_glue.py", 0, 0, OPTION_PATH, 0},
+        {OPTION_PATH, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors of a Hugging Face BERT", 0, 0, 1, 0},
+        {OPTION_PATH, "data", 'd', &o->data, "FILE", "token file, made from text by scripts/tokenize_glue.py", 0, 0, 1, 0},
         {OPTION_TEXT, "out", 'o', &o->out, "DIR", "run directory: log.csv, model/, state/ (without it nothing is written)", 0, 0, 0, 0},
         {OPTION_TEXT, "resume", 0, &o->resume, "DIR", "go on with the run in DIR, bit for bit as if it had never stopped", 0, 0, 0, 0},
         {OPTION_FLAG, "eval", 0, &o->eval, NULL, "only evaluate the model", 0, 0, 0, 0},
@@ -815,7 +815,7 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
     if (access(vocabulary, F_OK)) printf("%s: there is none, so only the size of the data's vocabulary could be compared with the model's\n", vocabulary);
     free(vocabulary);
     fflush(stdout);
-    v.method.data_hash = (int64_t)hash_bytes(HASH_START, data.map, data.bytes);
+    if (o->out) v.method.data_hash = (int64_t)hash_bytes(HASH_START, data.map, data.bytes);
     bert_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double score = NAN, best = -INFINITY;
@@ -848,16 +848,15 @@ static int run_training(BertOptions* o, Option* table, const BertConfig* file) {
         double t0 = device_seconds();
         StepResult r = bert_step(&v, &data, &order, &batch, step, total);
         double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
+        if ((*r.broke || r.unfinished) && !broken_parameter(&v.params)) {   // the step left everything as it was
+            bert_save_run(&v, step, best);
+            saved = step;
+        }
         if (*r.broke) {
-            if (!broken_parameter(&v.params)) {
-                bert_save_run(&v, step, best);
-                saved = step;
-            }
             log_close(log);
             end_diverged(o->out, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
         }
         if (r.unfinished) {
-            if (!broken_parameter(&v.params)) bert_save_run(&v, step, best);
             status = say_stopped(log, step, o->out);
             break;
         }

@@ -59,8 +59,8 @@ static void vit_options(Option* table, VitOptions* o) {
     UpdateOptions* u = &o->update;
     Option rows[] = {
         {OPTION_GROUP, "What to do", 0, NULL, NULL, NULL, 0, 0, 0, 0},
-        {OPTION_TEXT, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors, Hugging Face or timm", 0, 0, OPTION_PATH, 0},
-        {OPTION_TEXT, "data", 'd', &o->data, "PATH", "CIFAR-10/100 or (Fashion-)MNIST directory, or an image pack", 0, 0, OPTION_PATH, 0},
+        {OPTION_PATH, "model", 'm', &o->model, "DIR", "checkpoint: config.json + model.safetensors, Hugging Face or timm", 0, 0, 1, 0},
+        {OPTION_PATH, "data", 'd', &o->data, "PATH", "CIFAR-10/100 or (Fashion-)MNIST directory, or an image pack", 0, 0, 1, 0},
         {OPTION_TEXT, "out", 'o', &o->out, "DIR", "run directory: log.csv, model/, state/ (without it nothing is written)", 0, 0, 0, 0},
         {OPTION_TEXT, "resume", 0, &o->resume, "DIR", "go on with the run in DIR, bit for bit as if it had never stopped", 0, 0, 0, 0},
         {OPTION_FLAG, "eval", 0, &o->eval, NULL, "only evaluate the model on the test split", 0, 0, 0, 0},
@@ -772,7 +772,7 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
            o->model, c.layers, c.width, c.image_size, c.classes, data.path, data.kind, data.train.count, data.test.count, data.width, data.height,
            human_bytes(v.plan.bytes, bytes));
     fflush(stdout);
-    v.method.data_hash = (int64_t)images_hash(&data);
+    if (o->out) v.method.data_hash = (int64_t)images_hash(&data);
     vit_allocate(&v);
     int64_t step = 0, saved = -1;   // steps done; how many of them are on disk
     double accuracy = NAN, best = -1;
@@ -803,16 +803,15 @@ static int run_training(VitOptions* o, Option* table, VitConfig* file) {
         double t0 = device_seconds();
         StepResult r = vit_step(&v, loader, batches, step, total);
         double seconds = device_seconds() - t0, n = (double)o->batch * o->accumulate;
+        if ((*r.broke || r.unfinished) && !broken_parameter(&v.params)) {   // the step left everything as it was
+            vit_save_run(&v, step, best);
+            saved = step;
+        }
         if (*r.broke) {
-            if (!broken_parameter(&v.params)) {
-                vit_save_run(&v, step, best);
-                saved = step;
-            }
             log_close(log);
             end_diverged(o->out, step + 1, isfinite(r.loss) ? "the gradient norm" : "the loss", r.broke, saved);
         }
         if (r.unfinished) {
-            if (!broken_parameter(&v.params)) vit_save_run(&v, step, best);
             status = say_stopped(log, step, o->out);
             break;
         }

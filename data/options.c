@@ -18,6 +18,7 @@ static Option built_in[] = {
 };
 
 static int has_value(const Option* o) { return o->kind != OPTION_GROUP && o->kind != OPTION_END; }
+static int is_text(const Option* o) { return o->kind == OPTION_TEXT || o->kind == OPTION_PATH || o->kind == OPTION_ARGUMENT; }
 static int has_name(const Option* o) { return has_value(o) && o->kind != OPTION_ARGUMENT; }
 
 Option* option_find(Option* table, const char* name) {
@@ -70,7 +71,7 @@ static char* range_reason(const Option* o, const char* text) {
 static char* option_set(Option* o, const char* text) {
     char* end;
     errno = 0;
-    if (o->kind == OPTION_TEXT || o->kind == OPTION_ARGUMENT) {
+    if (is_text(o)) {
         *(const char**)o->value = text;
     } else if (o->kind == OPTION_CHOICE) {
         int i = choice_index(o->argument, text);
@@ -116,14 +117,9 @@ static char* option_text(const Option* o) {
         case OPTION_LONG: return format_string("%lld", (long long)*(int64_t*)o->value);
         case OPTION_FLOAT: return shortest(*(double*)o->value);
         case OPTION_CHOICE: return choice_name(o->argument, *(int*)o->value);
+        case OPTION_PATH: return *(const char**)o->value ? full_path(*(const char**)o->value) : NULL;
         default: return *(const char**)o->value ? format_string("%s", *(const char**)o->value) : NULL;
     }
-}
-
-// A path from the root on where it leads somewhere, else as it is. Fresh; NULL for NULL.
-static char* full_path(const char* path) {
-    char* full = path ? realpath(path, NULL) : NULL;
-    return full || !path ? full : format_string("%s", path);
 }
 
 // ---- --help ----
@@ -292,7 +288,7 @@ static int plain(const char* text) {
 void options_write(const Option* table, FILE* f) {
     for (const Option* o = table; o->kind != OPTION_END; o++) {
         if (!has_value(o)) continue;
-        char* text = o->meaning == OPTION_PATH ? full_path(*(const char**)o->value) : option_text(o);
+        char* text = option_text(o);
         if (!text) fprintf(f, "%s =\n", o->name);
         else if (plain(text)) fprintf(f, "%s = %s\n", o->name, text);
         else {
@@ -332,8 +328,7 @@ static int same_value(Option* o, const char* text, const char* path) {
     copy.value = &other;
     char* reason = option_set(&copy, text);
     if (reason) trouble("%s: %s %s", path, o->name, reason);
-    int path_like = o->meaning == OPTION_PATH;
-    char *ours = path_like ? full_path(*(const char**)o->value) : option_text(o), *theirs = path_like ? full_path(text) : option_text(&copy);
+    char *ours = option_text(o), *theirs = option_text(&copy);
     int same = ours && strcmp(ours, theirs) == 0;
     free(ours);
     free(theirs);
@@ -342,13 +337,13 @@ static int same_value(Option* o, const char* text, const char* path) {
 
 // One line of the file against the table. Returns a fresh "--name is A here and B there", or NULL where they agree.
 static char* resume_option(Option* o, const char* text, const char* path) {
-    if (!text && o->kind != OPTION_TEXT && o->kind != OPTION_ARGUMENT) trouble("%s: %s has no value", path, o->name);
+    if (!text && !is_text(o)) trouble("%s: %s has no value", path, o->name);
     if (!o->given) {
         if (!text) {
             *(const char**)o->value = NULL;
             return NULL;
         }
-        if (o->kind == OPTION_TEXT || o->kind == OPTION_ARGUMENT) text = format_string("%s", text);   // kept until the program ends
+        if (is_text(o)) text = format_string("%s", text);   // kept until the program ends
         char* reason = option_set(o, text);
         if (reason) trouble("%s: %s %s", path, o->name, reason);
         return NULL;

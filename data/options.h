@@ -10,22 +10,20 @@ C_BEGIN
 
 typedef enum {
     OPTION_GROUP, OPTION_FLAG, OPTION_INT, OPTION_LONG, OPTION_FLOAT, OPTION_TEXT, OPTION_CHOICE,
+    OPTION_PATH,            // a text that leads to a file or directory: recorded in full, so that a run can go on from elsewhere, and compared by where it leads
     OPTION_ARGUMENT,        // a word that is no option ("pack_images DIR OUT"): filled in the table's order, each one is needed
     OPTION_END
 } OptionKind;
-
-enum { OPTION_PATH = 2 };
 
 typedef struct {
     OptionKind kind;
     const char* name;       // long name without dashes; a GROUP's title
     char letter;            // short name or 0
-    void* value;            // int*, int* (FLAG), int64_t*, double*, const char** (TEXT, ARGUMENT), int* (CHOICE: index)
+    void* value;            // int*, int* (FLAG), int64_t*, double*, const char** (TEXT, PATH, ARGUMENT), int* (CHOICE: index)
     const char* argument;   // what --help calls the argument; CHOICE: "bandit|uniform|norm"
     const char* help;       // one line
     double least, most;     // numbers outside are a usage error; both 0: any number
-    int meaning;            // 1: changing it changes what is computed (compared by --resume); 0: it does not; OPTION_PATH: a TEXT that is the path of what is
-                            // computed with: recorded in full, so that a run can go on from elsewhere, and compared by where it leads
+    int meaning;            // 1: changing it changes what is computed (compared by --resume); 0: it does not
     int given;              // set by options_parse
 } Option;
 

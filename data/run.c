@@ -44,51 +44,52 @@ static char* trimmed(const char* path) {
     return format_string("%.*s", (int)n, path);
 }
 
-// Where the file of that name is: behind a symbolic link, if it is one. Fresh.
-static char* target_of(const char* path) {
-    char* target = realpath(path, NULL);
-    return target ? target : format_string("%s", path);
+// Where what is written for `path` goes, and which name it gets at last: that of the file behind a symbolic link. A terminal, a pipe, /dev/null is written to
+// as it is, for there is nothing that a name could be given to afterwards.
+typedef struct { int stream; char *target, *written; } Place;
+
+static Place place_of(const char* path) {
+    struct stat s;
+    Place p = {stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode), full_path(path), NULL};
+    p.written = format_string(p.stream ? "%s" : "%s.tmp", p.stream ? path : p.target);
+    return p;
 }
 
-// A terminal, a pipe, /dev/null: written to as it is, for there is nothing that a name could be given to afterwards.
-static int is_stream(const char* path) {
-    struct stat s;
-    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+static void place_free(Place* p) {
+    free(p->target);
+    free(p->written);
 }
 
 FILE* file_create(const char* path) {
-    char *target = target_of(path), *temporary = format_string("%s.tmp", target);
-    const char* name = is_stream(path) ? path : temporary;
-    FILE* f = fopen(name, is_stream(path) ? "wb" : "w+b");
-    if (!f) trouble("%s: %s", name, strerror(errno));
-    free(temporary);
-    free(target);
+    Place p = place_of(path);
+    FILE* f = fopen(p.written, p.stream ? "wb" : "w+b");
+    if (!f) trouble("%s: %s", p.written, strerror(errno));
+    place_free(&p);
     return f;
 }
 
 void file_finish(FILE* f, const char* path) {
-    char *target = target_of(path), *temporary = format_string("%s.tmp", target);
-    int stream = is_stream(path);
+    Place p = place_of(path);
     errno = 0;
-    int failed = fflush(f) != 0 || ferror(f) || (!stream && fsync(fileno(f)) != 0);
+    int failed = fflush(f) != 0 || ferror(f) || (!p.stream && fsync(fileno(f)) != 0);
     int cause = errno;
     failed |= fclose(f) != 0;
     if (failed) {
-        if (!stream) unlink(temporary);
+        if (!p.stream) unlink(p.written);
         trouble("%s: not written: %s", path, cause ? strerror(cause) : "an earlier write failed; is the disk full?");
     }
-    if (!stream && rename(temporary, target)) trouble("%s: %s", path, strerror(errno));
-    if (!stream) sync_parent(target);
-    free(temporary);
-    free(target);
+    if (!p.stream) {
+        if (rename(p.written, p.target)) trouble("%s: %s", path, strerror(errno));
+        sync_parent(p.target);
+    }
+    place_free(&p);
 }
 
 void file_abandon(FILE* f, const char* path) {
-    char *target = target_of(path), *temporary = format_string("%s.tmp", target);
+    Place p = place_of(path);
     fclose(f);
-    if (!is_stream(path)) unlink(temporary);
-    free(temporary);
-    free(target);
+    if (!p.stream) unlink(p.written);
+    place_free(&p);
 }
 
 void directory_make(const char* path) {
@@ -113,17 +114,15 @@ static void remove_tree(const char* path) {
     if (exists(path) && nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT) trouble("%s: cannot remove: %s", path, strerror(errno));
 }
 
-void directory_fresh(const char* path) {
-    char* name = trimmed(path);
-    remove_tree(name);
-    directory_make(name);
-    free(name);
-}
-
 void directory_remove(const char* path) {
     char* name = trimmed(path);
     remove_tree(name);
     free(name);
+}
+
+void directory_fresh(const char* path) {
+    directory_remove(path);
+    directory_make(path);
 }
 
 // The states that a crash can leave where names cannot be exchanged, in order of time (to, to.old):  (old, -)  (-, old)  (new, old)  (new, -).
@@ -170,8 +169,8 @@ void directory_lock(const char* path) {
 // ---- a run's own directory ----
 
 static int same_place(const char* a, const char* b) {
-    char *x = realpath(a, NULL), *y = realpath(b, NULL);
-    int same = x && y && !strcmp(x, y);
+    char *x = full_path(a), *y = full_path(b);
+    int same = !strcmp(x, y);
     free(x);
     free(y);
     return same;

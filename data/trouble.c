@@ -60,3 +60,8 @@ char* format_string(const char* format, ...) {
     if (length < 0) trouble("out of memory for a line of text; close other programs");
     return text;
 }
+
+char* full_path(const char* path) {
+    char* full = realpath(path, NULL);
+    return full ? full : format_string("%s", path);
+}

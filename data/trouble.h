@@ -29,6 +29,7 @@ void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Memory or trouble. allocate() zeroes. All sizes are checked for overflow.
 void* allocate(size_t count, size_t size);
 char* format_string(const char* format, ...) __attribute__((format(printf, 1, 2)));   // a fresh string; free() it
+char* full_path(const char* path);   // from the root on and without links, where it leads somewhere, else as it is; fresh
 
 C_END
 

@@ -23,7 +23,7 @@ sed -n 's/^ *{OPTION_\([A-Z]*\), "\([a-z-]*\)".*/\1 \2/p' train_vit.cu prebr.h |
 while read -r kind name; do
     default=$(sed -n "s/^$name = //p" "$tmp/defaults/options.txt")
     case $kind$name in
-        TEXT*) grep -qE -- " --$name [A-Z]+ " "$tmp/help" ;;
+        TEXT* | PATH*) grep -qE -- " --$name [A-Z]+ " "$tmp/help" ;;
         FLAG*) grep -q -- " --$name " "$tmp/help" ;;
         *lr | *lr-scale | *gelu) grep -qE -- " --$name [A-Z]+ [^[]*the method's own[^[]*\[(0|auto)\]" "$tmp/help" ;;
         *) grep -qE -- " --$name [A-Z]+ [^[]+\[$default\]" "$tmp/help" ;;

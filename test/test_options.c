@@ -177,7 +177,7 @@ static void test_resume(void) {
 // A path is recorded in full, and is the same by whatever way one comes there.
 static const char* where;
 static Option* places(void) {
-    static Option table[] = {{OPTION_TEXT, "where", 0, &where, "DIR", "", 0, 0, OPTION_PATH, 0}, {OPTION_END, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}};
+    static Option table[] = {{OPTION_PATH, "where", 0, &where, "DIR", "", 0, 0, 1, 0}, {OPTION_END, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}};
     return table;
 }
 static void resume_places(const void* line) {

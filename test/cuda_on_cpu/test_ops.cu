@@ -373,8 +373,6 @@ static void test_copies(int rows, int cin, int width, size_t shift) {
     }
 }
 
-// o, dq, dk, dv of attention; probabilities and their gradients are rounded to bfloat16 on the way to a tensor core, so the bound is that of a
-// weighted mean of values each off by half a unit: a unit of the largest one.
 // The bandit's update by its definition, the projection by bisection; then the draw, which holds the right number of arms and all that are certain; the
 // largest by counting who is larger; the counts of updates.
 static void test_bandit(int n, int budget) {
@@ -427,6 +425,8 @@ static void test_bandit(int n, int budget) {
     CHECK(wrong == 0, "%d of the %d largest of %d arms are wrong", wrong, budget, n);
 }
 
+// o, dq, dk, dv of attention; probabilities and their gradients are rounded to bfloat16 on the way to a tensor core, so the bound is that of a
+// weighted mean of values each off by half a unit: a unit of the largest one.
 static void test_attention(int b, int t, int h, int d, int materialized, float p, const Array<int>& lengths) {
     size_t wide = (size_t)h * d, n = (size_t)b * t * wide;
     Narrow qkv = narrow(3 * n), d_o = narrow(n), o(n), dqkv(3 * n), probs((size_t)b * h * t * t);
