@@ -212,9 +212,9 @@ def check_metrics(metrics, names):
             trouble(f"--metric f1 is for two classes, there are {len(names)}")
 
 
-def label_number(path, number, label, names, places, reader):
-    """A class (int) or a score (float); None where the record is bad and skipped. places: names to numbers."""
-    if names is None:
+def label_number(path, number, label, classes, reader):
+    """A class (int) or a score (float); None where the record is bad and skipped. classes: names in order to numbers, None for scores."""
+    if classes is None:
         try:
             value = float(label)
         except (TypeError, ValueError):
@@ -222,12 +222,12 @@ def label_number(path, number, label, names, places, reader):
         if abs(value) < 3e38:                   # as a float32
             return value
         reader.bad(f"{path}: line {number}: '{label}' is not a number that a float can hold")
-    elif str(label) in places:
-        return places[str(label)]
-    elif isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(names) and not any(re.fullmatch("-?[0-9]+", name) for name in names):
+    elif str(label) in classes:
+        return classes[str(label)]
+    elif isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(classes) and not any(re.fullmatch("-?[0-9]+", name) for name in classes):
         return label                            # the class's number, where names cannot be meant
     else:
-        known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        known = ", ".join([*classes][:10]) + (f" and {len(classes) - 10} more" if len(classes) > 10 else "")
         reader.bad(f"{path}: line {number}: label '{label}' is none of {known}")
     return None
 
@@ -296,7 +296,7 @@ def main():
     if names is not None:
         check_classes(names)
     check_metrics(metrics, names)
-    places = {name: number for number, name in enumerate(names or [])}
+    classes = None if names is None else {name: number for number, name in enumerate(names)}
     tokenizer = open_tokenizer(o)
     tokens = vocabulary(tokenizer)
     pad = tokens.index("[PAD]") if "[PAD]" in tokens else 0
@@ -309,7 +309,7 @@ def main():
         labelled |= has_labels << number
         good = []
         for line, a, b, label in records:
-            value = label_number(files[split], line, label, names, places, reader) if has_labels else 0
+            value = label_number(files[split], line, label, classes, reader) if has_labels else 0
             if value is not None:
                 good.append((a, b, value))
         encoded = tokenizer.encode_batch([a if b is None else (a, b) for a, b, _ in good])
